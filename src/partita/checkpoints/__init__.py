@@ -1,0 +1,1 @@
+"""Checkpoints: named tensors with their model and tokenizer. Knows nothing about meshes, layouts or JAX."""

@@ -1,0 +1,140 @@
+"""The tokenizer that a GGUF file carries, built with the `tokenizers` library.
+
+Knows the `tokenizer.*` keys and the ways of splitting text they name. Kinds not listed here are refused by
+name: splitting text the wrong way gives plausible, wrong ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tokenizers import AddedToken, Regex, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from partita.checkpoints.chat_template import ChatTemplate
+from partita.checkpoints.gguf_metadata import Metadata
+from partita.checkpoints.tokenizer import Tokenizer
+from partita.errors import InputError
+
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # values of tokenizer.ggml.token_type
+
+_LLAMA3_PIECES = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _gpt2() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+def _smollm() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
+
+
+def _llama3() -> pre_tokenizers.PreTokenizer:
+    pieces = pre_tokenizers.Split(Regex(_LLAMA3_PIECES), behavior="isolated")
+    return pre_tokenizers.Sequence(
+        [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One way of splitting text (`tokenizer.ggml.pre`)."""
+
+    pre_tokenizer: Callable[[], pre_tokenizers.PreTokenizer]
+    whole_tokens_first: bool = False  # a piece that is itself a token is taken whole, whatever the merges
+    add_bos: bool = False  # where the file does not say
+
+
+_KINDS = {
+    "gpt-2": _Kind(_gpt2),
+    "smollm": _Kind(_smollm),
+    "llama-bpe": _Kind(_llama3, whole_tokens_first=True, add_bos=True),
+}
+
+
+def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
+    """The tokenizer of a GGUF file for a model of so many tokens; None where the file has none.
+
+    Raises InputError (field the key) for a kind that is not read, and for lists that do not fit together.
+    """
+    if "tokenizer.ggml.model" not in metadata:
+        return None
+    if metadata.text("tokenizer.ggml.model") != "gpt2":
+        raise metadata.wrong("tokenizer.ggml.model", "not read; gpt2 (byte-level BPE) is")
+    kind = _KINDS.get(metadata.text("tokenizer.ggml.pre"))
+    if kind is None:
+        raise metadata.wrong("tokenizer.ggml.pre", f"not read; these are: {', '.join(_KINDS)}")
+
+    tokens = metadata.texts("tokenizer.ggml.tokens")
+    if len(set(tokens)) < len(tokens) or not 1 <= len(tokens) <= vocabulary:
+        raise metadata.wrong(
+            "tokenizer.ggml.tokens", f"holds {len(tokens)} tokens; must be different and at most {vocabulary}"
+        )
+    types = _token_types(metadata, len(tokens))
+    bos = _token_id(metadata, "bos", len(tokens))
+    ends = (_token_id(metadata, end, len(tokens)) for end in ("eos", "eot", "eom"))
+    return Tokenizer(
+        backend=_backend(metadata, kind, tokens, types),
+        tokens=tokens,
+        special=frozenset(token for token, type in enumerate(types) if type == _CONTROL),
+        bos_id=bos,
+        eos_ids=frozenset(end for end in ends if end is not None),
+        add_bos=metadata.flag("tokenizer.ggml.add_bos_token", kind.add_bos),
+        chat_template=_chat_template(metadata, tokens),
+    )
+
+
+def _backend(metadata: Metadata, kind: _Kind, tokens: list[str], types: list[int]) -> Backend:
+    pairs = []
+    for merge in metadata.texts("tokenizer.ggml.merges"):
+        left, _, right = merge.partition(" ")
+        pairs.append((left, right))
+    ids = {token: i for i, token in enumerate(tokens)}
+    for left, right in pairs:
+        if not (left in ids and right in ids and left + right in ids):
+            raise InputError(
+                "tokenizer.ggml.merges",
+                f"{left + ' ' + right!r:.80}",
+                f"each must be two tokens that make a third (in {metadata.path})",
+            )
+    backend = Backend(models.BPE(vocab=ids, merges=pairs, ignore_merges=kind.whole_tokens_first))
+    backend.pre_tokenizer = kind.pre_tokenizer()
+    added = [
+        AddedToken(token, normalized=False, special=type == _CONTROL)
+        for token, type in zip(tokens, types, strict=True)
+        if type in (_CONTROL, _USER_DEFINED)
+    ]
+    backend.add_tokens(added)
+    return backend
+
+
+def _token_types(metadata: Metadata, count: int) -> list[int]:
+    if "tokenizer.ggml.token_type" not in metadata:
+        return [_NORMAL] * count
+    types = metadata.integers("tokenizer.ggml.token_type")
+    if len(types) != count:
+        raise metadata.wrong("tokenizer.ggml.token_type", f"holds {len(types)} types; must be {count}")
+    return types
+
+
+def _token_id(metadata: Metadata, name: str, count: int) -> int | None:
+    key = f"tokenizer.ggml.{name}_token_id"
+    if key not in metadata:
+        return None
+    token = metadata.integer(key)
+    if token >= count:
+        raise metadata.wrong(key, f"must be from 0 to {count - 1}")
+    return token
+
+
+def _chat_template(metadata: Metadata, tokens: list[str]) -> ChatTemplate | None:
+    if "tokenizer.chat_template" not in metadata:
+        return None
+    named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    ids = {variable: _token_id(metadata, key, len(tokens)) for variable, key in named.items()}
+    special_tokens = {variable: tokens[i] for variable, i in ids.items() if i is not None}
+    return ChatTemplate(metadata.text("tokenizer.chat_template"), special_tokens)

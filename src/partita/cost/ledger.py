@@ -1,0 +1,56 @@
+"""What a pass of the program costs: one entry per operation, and their sums.
+
+Every number is per chip. Numbers are Python ints, or NumPy float arrays where many configurations are
+priced in one pass. Knows nothing about time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Number = Any
+"""An int, a float, or a NumPy array of candidates."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operation of one chip, done `repeat` times a step."""
+
+    scope: str  # where in the program, e.g. "layer/ffn/in"
+    kind: str  # "einsum", "lookup" or a collective
+    what: str  # the einsum, or empty
+    before: str  # sharding, in the paper's notation
+    after: str
+    axes: str = ""  # mesh axes of a collective
+    repeat: int = 1
+    flops: Number = 0  # of the dot as computed, masked part included
+    needed_flops: Number = 0  # without what a causal mask throws away
+    weight_bytes: Number = 0  # read from memory
+    kv_bytes: Number = 0  # read from memory
+    sent_bytes: Number = 0  # into the network
+    messages: Number = 0  # collectives started
+
+
+@dataclass
+class Ledger:
+    """Entries in program order, and the most bytes any operation holds beside what is stored."""
+
+    entries: list[Entry] = field(default_factory=list)
+    held_bytes: Number = 0
+
+    def total(self, column: str) -> Number:
+        """Sum over the step of a column such as "flops"; repeats counted."""
+        return sum(getattr(entry, column) * entry.repeat for entry in self.entries)
+
+    def collectives(self) -> dict[tuple[str, str], tuple[Number, Number]]:
+        """(kind, axes) -> (bytes sent per chip, messages) of the whole step."""
+        found: dict[tuple[str, str], tuple[Number, Number]] = {}
+        for entry in self.entries:
+            if entry.axes:
+                sent, messages = found.get((entry.kind, entry.axes), (0, 0))
+                found[entry.kind, entry.axes] = (
+                    sent + entry.sent_bytes * entry.repeat,
+                    messages + entry.messages * entry.repeat,
+                )
+        return found

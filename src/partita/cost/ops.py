@@ -1,0 +1,204 @@
+"""Interpreter 1: the program's operations on sizes instead of arrays; each notes its cost in a ledger.
+
+Sizes are Python ints (exact) or NumPy float arrays (one pass prices all candidates). A size-1 axis costs
+nothing. Collective bytes are the exact form of Pope et al. 2022, appendix A.1: K chips send (K-1)/K of the
+gathered output or scattered input, an all-reduce twice that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from partita.cost.ledger import Entry, Ledger, Number
+from partita.sharding.layout import product
+from partita.sharding.reshard import Step, reshard
+from partita.sharding.spec import Sharding, contract, parse
+from partita.specs.formats import BYTES, Formats
+from partita.specs.model import Model
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A tensor's sharding, global sizes and number format; `settles` is its format once fully summed."""
+
+    sharding: Sharding
+    sizes: Mapping[str, Number]
+    format: str
+    settles: str = ""
+    kind: str = "activation"  # or "weight", "gathered" (a weight that has moved), "cache"
+    stored_bytes: Number = 0  # of a weight, before it was gathered
+
+
+class CostOps:
+    """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips."""
+
+    def __init__(self, sizes: Mapping[str, Number], formats: Formats, layers: int):
+        self.sizes, self.formats, self.count = sizes, formats, layers
+        self.ledger = Ledger()
+        self._scope: list[str] = []
+        self._repeat = 1
+
+    # -- the ledger -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        self._scope.append(name)
+        yield
+        self._scope.pop()
+
+    def elements(self, t: Sized) -> Number:
+        """Elements one chip holds."""
+        return math.prod(t.sizes[d] for d in t.sharding.dims) // product(self.sizes, "".join(t.sharding.axes))
+
+    def bytes(self, t: Sized) -> Number:
+        return self.elements(t) * BYTES[t.format]
+
+    def _note(self, kind: str, before: Sharding | str, after: Sharding, **costs) -> None:
+        entry = Entry("/".join(self._scope), kind, costs.pop("what", ""), str(before), str(after), **costs)
+        self.ledger.entries.append(replace(entry, repeat=self._repeat))
+
+    def _hold(self, *tensors: Sized) -> None:
+        held = sum(self.bytes(t) for t in tensors if t.kind not in ("weight", "cache"))
+        self.ledger.held_bytes = np.maximum(self.ledger.held_bytes, held)
+
+    # -- the operations ---------------------------------------------------------------------------------
+
+    def to(self, t: Sized, sharding: str) -> Sized:
+        for step in reshard(t.sharding, parse(sharding)):
+            t = self._step(t, step)
+        return t
+
+    def _step(self, t: Sized, step: Step) -> Sized:
+        before, shards = t, product(self.sizes, step.axes)
+        t = replace(t, sharding=step.after)
+        if step.kind == "slice":
+            return t
+        if t.kind == "weight":
+            t = replace(t, kind="gathered")
+        local, messages = self.bytes(before), np.where(shards > 1, 1, 0)
+        if step.kind == "all-gather":
+            sent = local * (shards - 1)
+        elif step.kind == "collective-permute":
+            messages = step.reorders(self.sizes)
+            sent = local * messages
+        else:
+            sent = _exact(local * (shards - 1), shards) * (2 if step.kind == "all-reduce" else 1)
+        self._note(step.kind, step.before, step.after, axes=step.axes, sent_bytes=sent, messages=_plain(messages))
+        self._hold(before, t)
+        if not t.sharding.partial and before.sharding.partial:
+            t = replace(t, format=t.settles)
+        return t
+
+    def einsum(self, text: str, a: Sized, b: Sized, *, causal: bool = False, precise: bool = False) -> Sized:
+        sharding = contract(text, a.sharding, b.sharding)
+        sizes = {**a.sizes, **b.sizes}
+        letters = set(a.sharding.dims + b.sharding.dims)
+        axes = "".join({a.sharding[d] or b.sharding[d] for d in letters})
+        flops = 2 * math.prod(sizes[d] for d in letters) // product(self.sizes, axes)
+        needed = flops * (1 - (sizes["L"] - 1) / (2 * sizes["S"])) if causal else flops
+        settles = "f32" if precise else self.formats.activations
+        travels = "f32" if precise else self.formats.reduce
+        out = Sized(
+            sharding, {d: sizes[d] for d in sharding.dims}, travels if sharding.partial else settles, settles
+        )
+        self._note(
+            "einsum",
+            f"{a.sharding}, {b.sharding}",
+            sharding,
+            what=text,
+            flops=flops,
+            needed_flops=needed,
+            weight_bytes=b.stored_bytes,
+            kv_bytes=self.bytes(b) if b.kind == "cache" else 0,
+        )
+        self._hold(a, b, out)
+        return out
+
+    def add(self, a: Sized, b: Sized) -> Sized:
+        if a.sharding != b.sharding:
+            raise ValueError(f"cannot add {a.sharding} and {b.sharding}")
+        return a
+
+    def moments(self, x: Sized, norm: str) -> Sized:
+        sharding = Sharding(
+            "BLM", (x.sharding["B"], x.sharding["L"], ""), x.sharding["E"]
+        )
+        sizes = {"B": x.sizes["B"], "L": x.sizes["L"], "M": 2 if norm == "layernorm" else 1}
+        return Sized(sharding, sizes, "f32", "f32")
+
+    def normalise(self, x: Sized, moments: Sized, parameters: Sized | None, model: Model) -> Sized:
+        return x
+
+    def gate(self, h: Sized, feed_forward: str) -> Sized:
+        return self.take(h, "M", 0)
+
+    def rotate(self, x: Sized, positions: Sized, base: float) -> Sized:
+        return x
+
+    rotate_keys = rotate
+
+    def softmax(self, scores: Sized, positions: Sized, scale: float) -> Sized:
+        out = replace(scores, format=self.formats.activations)
+        self._hold(scores, out)
+        return out
+
+    def take(self, t: Sized, dim: str, index: int) -> Sized:
+        sizes = {d: n for d, n in t.sizes.items() if d != dim}
+        return replace(t, sharding=t.sharding.without(dim), sizes=sizes)
+
+    def as_cache(self, kv: Sized) -> Sized:
+        sizes = {("S" if d == "L" else d): n for d, n in kv.sizes.items()}
+        return Sized(kv.sharding.rename("L", "S"), sizes, self.formats.kv)
+
+    def write(self, cache: Sized, kv: Sized, positions: Sized) -> Sized:
+        return cache
+
+    def lookup(self, table: Sized, tokens: Sized) -> Sized:
+        sharding = Sharding(
+            "BLE", (tokens.sharding["B"], tokens.sharding["L"], table.sharding["E"]), table.sharding["V"]
+        )
+        sizes = {"B": tokens.sizes["B"], "L": tokens.sizes["L"], "E": table.sizes["E"]}
+        out = Sized(sharding, sizes, self.formats.activations, self.formats.activations)
+        self._note("lookup", f"{table.sharding}, {tokens.sharding}", sharding)
+        self._hold(out)
+        return out
+
+    def last(self, x: Sized, lengths: Sized) -> Sized:
+        sharding = x.sharding.split("L", "").summing(x.sharding["L"])
+        return Sized(sharding, {**x.sizes, "L": 1}, x.format, x.format)
+
+    def best(self, logits: Sized, vocabulary: int) -> Sized:
+        axes = logits.sharding["V"]
+        sizes = {"B": logits.sizes["B"], "V": product(self.sizes, axes), "M": 2}
+        return Sized(Sharding("BVM", (logits.sharding["B"], axes, "")), sizes, "f32", "f32")
+
+    def pick(self, best: Sized) -> Sized:
+        return self.to(replace(self.take(self.take(best, "M", 0), "V", 0), format="f32"), "B")
+
+    def layers(
+        self,
+        body: Callable[[Sized, Mapping[str, Sized], Sized | None], tuple[Sized, Sized]],
+        x: Sized,
+        weights: Mapping[str, Sized],
+        cache: Sized | None,
+    ) -> tuple[Sized, Sized]:
+        self._repeat = self.count
+        out = body(x, weights, cache)
+        self._repeat = 1
+        return out
+
+
+def _plain(value: Number) -> Number:
+    return value if np.ndim(value) else int(value)
+
+
+def _exact(value: Number, divisor: Number) -> Number:
+    """value / divisor, an int where it is one."""
+    if isinstance(value, int) and isinstance(divisor, int) and value % divisor == 0:
+        return value // divisor
+    return value / divisor

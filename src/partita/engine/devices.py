@@ -1,0 +1,30 @@
+"""Which devices a mesh runs on, and making CPU devices where there is no accelerator."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+
+from partita.errors import InputError
+
+
+def devices_for(count: int, ask: int | None = None) -> list:
+    """The first `count` devices; with `ask` (or no accelerator) CPU devices are made before first use.
+
+    Raises InputError (field "mesh") where the mesh's size is not the device count.
+    """
+    if ask is not None and ask < 1:
+        raise InputError("devices", ask, "1 or more devices are accepted")
+    if ask is not None and ask != count:
+        raise InputError("mesh", f"{count} chips", f"the mesh's size must be the device count, {ask}")
+    wanted = ask or count
+    if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
+        try:
+            jax.config.update("jax_num_cpu_devices", wanted)
+        except RuntimeError:  # JAX runs already; what it has must do
+            pass
+    found = jax.devices()
+    if len(found) < wanted:
+        raise InputError("mesh", f"{count} chips", f"the mesh's size must be the device count, {len(found)}")
+    return found[:wanted]

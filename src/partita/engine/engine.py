@@ -1,0 +1,145 @@
+"""The engine: a model on a mesh, one copy of its weights, prefill in one layout and decode in another.
+
+Knows nothing about HTTP, files or scheduling; a checkpoint gives it tensors and, if it has one, a tokenizer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from partita.checkpoints.protocol import Checkpoint
+from partita.engine.parameters import place
+from partita.engine.programs import Programs
+from partita.errors import InputError
+from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve
+from partita.sharding.mesh import Mesh
+from partita.sharding.roles import Roles
+from partita.specs.formats import Formats
+
+_BUCKET = 16
+"""Prompt lengths and cache capacities are rounded up to multiples of this, so that few shapes compile."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts side by side, padded, and the layouts for as many."""
+
+    tokens: np.ndarray  # int32 [B, L]
+    lengths: np.ndarray  # int32 [B]; padding sequences have one token
+    count: int  # sequences that are not padding
+    prefill: Layout
+    decode: Layout
+
+
+class Engine:
+    """Runs a checkpoint split over a mesh.
+
+    >>> from partita.checkpoints import MemoryCheckpoint, random_parameters
+    >>> from partita.sharding import Mesh, parse_layout
+    >>> from partita.specs import Model
+    >>> model = Model(name="tiny", layers=2, d_model=16, d_ff=32, heads=4, kv_heads=2, head_dim=4, vocabulary=64)
+    >>> checkpoint = MemoryCheckpoint(model, random_parameters(model, seed=0))
+    >>> engine = Engine(checkpoint, Mesh("x", (1,)), *[parse_layout("ws2d/heads", "x")] * 2)
+    >>> engine.logits([[1, 2, 3], [4, 5]])[1].shape
+    (2, 64)
+    >>> len(engine.generate([[1, 2, 3], [4, 5]], max_tokens=4)[0])
+    4
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        mesh: Mesh,
+        prefill: Roles,
+        decode: Roles,
+        *,
+        formats: Formats | None = None,
+        storage: Storage | None = None,
+        devices: Sequence[jax.Device] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ):
+        """Places the weights once, where decode keeps them (or as `storage` says), for both phases."""
+        self.model, self.tokenizer, self.mesh = checkpoint.model, checkpoint.tokenizer, mesh
+        self.roles = {"prefill": prefill, "decode": decode}
+        self.formats = formats or Formats(weights="f32", activations="f32", kv="f32")
+        self.storage = storage or plan_storage(self.model, mesh, decode, prefill)
+        self.programs = Programs(self.model, mesh, self.storage, self.formats, devices)
+        self.parameters = place(self.programs, checkpoint, progress)
+
+    def batch(self, prompts: Sequence[Sequence[int]]) -> Batch:
+        """Pads prompts to one shape. Raises InputError for an empty or impossible prompt."""
+        if not prompts:
+            raise InputError("prompt", None, "at least one prompt is needed")
+        for ids in prompts:
+            if not ids:
+                raise InputError("prompt", "", "a prompt needs at least one token")
+            for token in ids:
+                if not 0 <= token < self.model.vocabulary:
+                    raise InputError("prompt", token, f"token ids go from 0 to {self.model.vocabulary - 1}")
+        longest = max(len(ids) for ids in prompts)
+        self._check_context(longest)
+        prefill = resolve(self.roles["prefill"], self.storage, self.mesh, len(prompts), longest)
+        decode = resolve(self.roles["decode"], self.storage, self.mesh, len(prompts), 1)
+        shards = [product(self.mesh.size, layout.batch_axes) for layout in (prefill, decode)]
+        rows = ceil_to(len(prompts), math.lcm(*shards))
+        width = ceil_to(longest, math.lcm(_BUCKET, product(self.mesh.size, prefill.query_axes)))
+        tokens, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
+        for row, ids in enumerate(prompts):
+            tokens[row, : len(ids)], lengths[row] = ids, len(ids)
+        return Batch(tokens, lengths, len(prompts), prefill, decode)
+
+    def logits(self, prompts: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Float32 logits [tokens, vocabulary] of each prompt, in the prefill layout."""
+        batch = self.batch(prompts)
+        found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
+        return [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
+
+    def steps(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Iterator[np.ndarray]:
+        """The next token [prompts] of every prompt, greedily, `max_tokens` times; the first from prefill."""
+        if max_tokens < 1:
+            raise InputError("max_tokens", max_tokens, "1 or more tokens are accepted")
+        batch = self.batch(prompts)
+        longest = int(batch.lengths.max()) + max_tokens
+        self._check_context(longest)
+        tokens, kv = self.programs.prefill(batch.prefill)(self.parameters, batch.tokens, batch.lengths)
+        yield np.asarray(tokens)[: batch.count]
+        if max_tokens == 1:
+            return
+        capacity = ceil_to(max(longest, batch.tokens.shape[1]), _BUCKET)
+        cache = self.programs.switch(batch.prefill, batch.decode, capacity)(kv)
+        del kv
+        decode = self.programs.decode(batch.decode)
+        positions = jnp.asarray(batch.lengths)
+        for _ in range(max_tokens - 1):
+            tokens, cache = decode(self.parameters, cache, tokens, positions)
+            positions = positions + 1
+            yield np.asarray(tokens)[: batch.count]
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, stop: frozenset[int] = frozenset()
+    ) -> list[list[int]]:
+        """Greedy tokens of each prompt, up to `max_tokens`, each ending before a token of `stop`."""
+        found: list[list[int]] = [[] for _ in prompts]
+        open_rows = set(range(len(prompts)))
+        for tokens in self.steps(prompts, max_tokens):
+            for row in sorted(open_rows):
+                if int(tokens[row]) in stop:
+                    open_rows.discard(row)
+                else:
+                    found[row].append(int(tokens[row]))
+            if not open_rows:
+                break
+        return found
+
+    def _check_context(self, tokens: int) -> None:
+        limit = self.model.max_context
+        if limit is not None and tokens > limit:
+            raise InputError(
+                "context", tokens, f"{self.model.name} takes up to {limit} tokens, prompt and output together"
+            )

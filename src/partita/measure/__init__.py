@@ -1,0 +1,1 @@
+"""Checks the predictions: against the traced and the compiled program."""

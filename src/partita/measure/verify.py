@@ -1,0 +1,140 @@
+"""Verifies the prediction: what the cost interpreter says is moved against what the program moves.
+
+Needs shapes only: no weights are loaded and nothing is run. In float32 the compiled program is counted too
+(on CPU, XLA widens bfloat16 collectives to float32, so there the trace alone has the true bytes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from partita.cost.ledger import Ledger
+from partita.cost.step import price_step, price_switch
+from partita.engine.programs import Programs
+from partita.measure.counts import Counts, predicted
+from partita.measure.hlo import count_hlo
+from partita.measure.trace import count_jaxpr
+from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve
+from partita.sharding.mesh import Mesh
+from partita.sharding.roles import Roles
+from partita.specs.formats import Formats
+from partita.specs.model import Model
+
+
+@dataclass(frozen=True)
+class Check:
+    """One step under one layout: predicted, counted in the trace and, in float32, in the compiled HLO."""
+
+    layout: str
+    phase: str
+    predicted: Counts
+    counted: Counts
+    compiled: Counts | None
+
+    @property
+    def exact(self) -> bool:
+        """Bytes and messages by kind and axes, and FLOPs of dots, all equal."""
+        traced = self.counted.same_collectives(self.predicted) and self.counted.flops == self.predicted.flops
+        if self.compiled is None:
+            return traced
+        # a permute in HLO is pairs of chips, which do not name its axes
+        return traced and _permutes_unnamed(self.predicted).same_collectives(self.compiled)
+
+
+def verify(
+    model: Model,
+    mesh: Mesh,
+    pairs: Sequence[tuple[Roles, Roles]],
+    formats: Formats,
+    *,
+    batch: int,
+    prompt: int,
+    context: int,
+    storage: Storage | None = None,
+    compiled: bool = True,
+    devices: Sequence[jax.Device] | None = None,
+) -> Iterator[Check]:
+    """Checks prefill, the switch of the cache, and decode of every (prefill, decode) pair of roles.
+
+    Prefill takes `batch` prompts of `prompt` tokens, decode a cache of `context` tokens each.
+    """
+    for prefill_roles, decode_roles in pairs:
+        stored = storage or plan_storage(model, mesh, decode_roles, prefill_roles)
+        programs = Programs(model, mesh, stored, formats, devices)
+        prefill = resolve(prefill_roles, stored, mesh, batch, prompt)
+        decode = resolve(decode_roles, stored, mesh, batch, 1)
+        rows = ceil_to(batch, product(mesh.size, _union(prefill.batch_axes, decode.batch_axes)))
+        width = ceil_to(prompt, product(mesh.size, prefill.query_axes))
+        yield check_prefill(programs, prefill, rows, width, compiled)
+        yield check_switch(programs, prefill, decode, rows, width, context, compiled)
+        yield check_decode(programs, decode, rows, context, compiled)
+
+
+def check_prefill(programs: Programs, layout: Layout, batch: int, prompt: int, compiled: bool) -> Check:
+    """Checks one prefill step; `batch` and `prompt` are padded to what the layout splits."""
+    args = (programs.parameters(), _ints(batch, prompt), _ints(batch))
+    step = price_step(
+        programs.model, layout, programs.mesh.size, programs.formats, batch=batch, queries=prompt
+    )
+    return _check(programs, "prefill", str(layout.roles), programs.prefill(layout), args, step.ledger, compiled)
+
+
+def check_decode(programs: Programs, layout: Layout, batch: int, context: int, compiled: bool) -> Check:
+    """Checks one decode step over a cache of `context` tokens."""
+    args = (programs.parameters(), programs.cache(layout, batch, context), _ints(batch), _ints(batch))
+    step = price_step(
+        programs.model,
+        layout,
+        programs.mesh.size,
+        programs.formats,
+        batch=batch,
+        queries=1,
+        context=context,
+    )
+    return _check(programs, "decode", str(layout.roles), programs.decode(layout), args, step.ledger, compiled)
+
+
+def check_switch(
+    programs: Programs, source: Layout, target: Layout, batch: int, prompt: int, context: int, compiled: bool
+) -> Check:
+    """Checks the switch of the cache from prefill's layout to decode's."""
+    ledger = price_switch(
+        programs.model, source, target, programs.mesh.size, programs.formats, batch=batch, tokens=prompt
+    )
+    run = programs.switch(source, target, max(prompt, context))
+    name = f"{source.roles} -> {target.roles}"
+    return _check(programs, "switch", name, run, (programs.cache(source, batch, prompt),), ledger, compiled)
+
+
+def _check(
+    programs: Programs, phase: str, layout: str, run: Any, args: tuple, ledger: Ledger, compiled: bool
+) -> Check:
+    sizes = programs.mesh.size
+    traced = run.trace(*args)
+    hlo = None
+    if compiled and programs.formats == Formats(weights="f32", activations="f32", kv="f32"):
+        text = traced.lower().compile().as_text()
+        hlo = count_hlo(text, programs.mesh.axes, programs.mesh.sizes)
+    return Check(layout, phase, predicted(ledger, sizes), count_jaxpr(traced.jaxpr, sizes), hlo)
+
+
+def _permutes_unnamed(counts: Counts) -> Counts:
+    found = Counts(flops=counts.flops)
+    for (kind, axes), sent in counts.sent_bytes.items():
+        key = (kind, "" if kind == "collective-permute" else axes)
+        found.sent_bytes[key] += sent
+        found.messages[key] += counts.messages[kind, axes]
+    return found
+
+
+def _ints(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def _union(first: str, second: str) -> str:
+    return first + "".join(axis for axis in second if axis not in first)

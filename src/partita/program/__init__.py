@@ -1,0 +1,1 @@
+"""The Transformer, once, over the operations that both interpreters provide. Knows no numbers."""

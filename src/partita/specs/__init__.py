@@ -1,0 +1,49 @@
+"""What a user describes: model, chip, cluster, workload. Knows nothing about layouts, times or JAX."""
+
+from partita.specs.catalogue import (
+    catalogue_model,
+    chip_names,
+    cluster_families,
+    model_aliases,
+    model_names,
+    sources,
+)
+from partita.specs.catalogue import chip as catalogue_chip
+from partita.specs.chip import Chip
+from partita.specs.cluster import Cluster, parse_cluster
+from partita.specs.fabric import PhysicalAxis
+from partita.specs.family import ClusterFamily, FamilyAxis
+from partita.specs.formats import BYTES, Float, Format, Formats
+from partita.specs.hugging_face import model_from_config
+from partita.specs.model import Model
+from partita.specs.resolve import resolve_model
+from partita.specs.units import format_bytes, format_count, format_seconds, parse_duration
+from partita.specs.workload import Workload
+
+__all__ = [
+    "BYTES",
+    "Chip",
+    "Cluster",
+    "ClusterFamily",
+    "FamilyAxis",
+    "Float",
+    "Format",
+    "Formats",
+    "Model",
+    "PhysicalAxis",
+    "Workload",
+    "catalogue_chip",
+    "catalogue_model",
+    "chip_names",
+    "cluster_families",
+    "format_bytes",
+    "format_count",
+    "format_seconds",
+    "model_aliases",
+    "model_from_config",
+    "model_names",
+    "parse_cluster",
+    "parse_duration",
+    "resolve_model",
+    "sources",
+]

@@ -1,0 +1,87 @@
+"""The catalogue: models, chips and families of clusters, as TOML files beside this one, with sources.
+
+Each entry is a table whose fields are those of `Model`, `Chip` or `ClusterFamily`, its key being the name.
+Its `sources` table says of every field where it comes from: keys are fields (several joined by commas;
+`fabric.links` for a field of the fabric's axes), values the source. A model may list `aliases`.
+
+Knows nothing about files of the user's (`cluster.py`, `resolve.py`). Everything is read once.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from partita.errors import InputError
+from partita.specs.chip import Chip
+from partita.specs.family import ClusterFamily
+from partita.specs.model import Model
+from partita.specs.wording import did_you_mean
+
+Kind = Literal["models", "chips", "clusters"]
+
+
+def model_names() -> tuple[str, ...]:
+    """Names of the models, in the order of the catalogue."""
+    return tuple(_table("models"))
+
+
+@cache
+def model_aliases() -> dict[str, str]:
+    """Other names of models: alias -> name."""
+    return {alias: name for name, entry in _table("models").items() for alias in entry.get("aliases", [])}
+
+
+def catalogue_model(name: str) -> Model:
+    """The model of a name or alias, in upper or lower case; raises InputError on `model` for any other."""
+    known = model_aliases().get(name.lower(), name.lower())
+    if known not in _table("models"):
+        hint = did_you_mean(name, [*model_names(), *model_aliases()])
+        raise InputError("model", name, f"unknown; {hint}catalogue: {', '.join(model_names())}")
+    return _model(known)
+
+
+def chip_names() -> tuple[str, ...]:
+    """Names of the chips, in the order of the catalogue."""
+    return tuple(_table("chips"))
+
+
+def chip(name: str) -> Chip:
+    """The chip of a name; raises InputError on `chip` for one the catalogue lacks."""
+    if name.lower() not in _table("chips"):
+        hint = did_you_mean(name, chip_names())
+        raise InputError("chip", name, f"unknown; {hint}catalogue: {', '.join(chip_names())}")
+    return _chip(name.lower())
+
+
+@cache
+def cluster_families() -> tuple[ClusterFamily, ...]:
+    """The families of clusters, in the order of the catalogue."""
+    return tuple(ClusterFamily(name=name, **_fields("clusters", name)) for name in _table("clusters"))
+
+
+def sources(kind: Kind, name: str) -> dict[str, str]:
+    """Where each field of an entry comes from: field -> source. Raises KeyError for an unknown entry."""
+    texts: dict[str, str] = _table(kind)[name]["sources"]
+    return {field.strip(): text for fields, text in texts.items() for field in fields.split(",")}
+
+
+@cache
+def _table(kind: Kind) -> dict[str, dict[str, Any]]:
+    return tomllib.loads(files(__name__).joinpath(f"{kind}.toml").read_text("utf-8"))
+
+
+def _fields(kind: Kind, name: str) -> dict[str, Any]:
+    return {key: value for key, value in _table(kind)[name].items() if key not in ("aliases", "sources")}
+
+
+@cache
+def _model(name: str) -> Model:
+    return Model(name=name, **_fields("models", name))
+
+
+@cache
+def _chip(name: str) -> Chip:
+    return Chip(name=name, **_fields("chips", name))

@@ -1,0 +1,102 @@
+"""The NumPy reference: against transformers on a real model, and against its own equations."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import reference
+
+from partita.checkpoints.gguf import GGUFCheckpoint
+from partita.checkpoints.random import random_parameters
+from partita.program.parameters import all_parameter_shapes
+from partita.specs.model import Model
+
+MODEL = Model(name="small", layers=2, d_model=16, d_ff=24, heads=4, kv_heads=2, head_dim=6, vocabulary=20)
+FORMS = [
+    MODEL,
+    MODEL.model_copy(update={"block": "parallel", "norm": "layernorm", "feed_forward": "gelu"}),
+    MODEL.model_copy(update={"norm_parameters": False, "positions": "none", "tied_embedding": False}),
+]
+TOKENS = [3, 1, 4, 1, 5, 9, 2]
+
+
+def test_smollm2_gives_the_logits_and_tokens_of_transformers(smollm2: GGUFCheckpoint, oracle: dict[str, Any]):
+    parameters = {name: smollm2.tensor(name) for name in all_parameter_shapes(smollm2.model)}
+    for entry in oracle["prompts"]:
+        prompt, generated = entry["prompt_ids"], entry["generated_ids"]
+        logits = reference.logits(smollm2.model, parameters, prompt + generated[:-1])[len(prompt) - 1 :]
+        assert logits.argmax(axis=-1).tolist() == generated
+        assert np.argsort(-logits[0])[:8].tolist() == entry["top_ids"]
+        np.testing.assert_allclose(logits[0, entry["top_ids"]], entry["top_logits"], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("model", FORMS)
+def test_later_tokens_change_nothing_before_them(model: Model):
+    parameters = random_parameters(model, seed=5)
+    whole = reference.logits(model, parameters, TOKENS)
+    assert whole.shape == (len(TOKENS), model.vocabulary)
+    np.testing.assert_allclose(reference.logits(model, parameters, TOKENS[:4]), whole[:4], atol=1e-12)
+    cache = reference.kv(model, parameters, TOKENS)
+    assert cache.shape == (model.layers, len(TOKENS), 2, model.kv_heads, model.head_dim)
+    np.testing.assert_allclose(reference.kv(model, parameters, TOKENS[:4]), cache[:, :4], atol=1e-12)
+
+
+@pytest.mark.parametrize("model", FORMS)
+def test_every_parameter_matters(model: Model):
+    parameters = random_parameters(model, seed=5)
+    before = reference.logits(model, parameters, TOKENS)[-1]
+    for name, value in parameters.items():
+        for i in range(len(value) if name.endswith("norm") else 1):
+            changed = value.copy()
+            changed[i if name.endswith("norm") else ...] *= 1.5
+            after = reference.logits(model, parameters | {name: changed}, TOKENS)[-1]
+            assert abs(after - before).max() > 1e-4, (name, i)
+
+
+def test_grouped_heads_equal_heads_with_their_keys_repeated():
+    grouped = random_parameters(MODEL, seed=6)
+    full = MODEL.model_copy(update={"kv_heads": 4})
+    repeated = dict(grouped)
+    for i in range(MODEL.layers):
+        at = f"layers.{i}."
+        repeated[at + "q"] = grouped[at + "q"].reshape(16, 4, 1, 6)
+        repeated[at + "kv"] = grouped[at + "kv"].repeat(2, axis=2)
+        repeated[at + "o"] = grouped[at + "o"].reshape(4, 1, 6, 16)
+    np.testing.assert_allclose(
+        reference.logits(full, repeated, TOKENS), reference.logits(MODEL, grouped, TOKENS), atol=1e-12
+    )
+
+
+def test_rotary_scores_depend_on_distance_alone():
+    query, key = np.random.default_rng(0).standard_normal((2, 6))
+    queries, keys = (reference.rotate(np.tile(vector, (12, 1)), 100.0) for vector in (query, key))
+    scores = queries @ keys.T
+    for distance in range(4):
+        along = np.diagonal(scores, offset=-distance)
+        np.testing.assert_allclose(along, along[0], atol=1e-12)
+    assert scores[0, 0] == pytest.approx(query @ key)
+    assert abs(scores[3, 0] - scores[0, 0]) > 0.01
+
+
+def test_rotary_turns_the_first_pair_by_the_position():
+    x = np.zeros((3, 6))
+    x[:, 0] = 1
+    expected = np.zeros((3, 6))
+    expected[:, 0], expected[:, 3] = np.cos([0, 1, 2]), np.sin([0, 1, 2])
+    np.testing.assert_allclose(reference.rotate(x, 100.0), expected, atol=1e-15)
+
+
+def test_norms_by_hand():
+    x = np.array([[1.0, 3.0]])
+    rms = MODEL.model_copy(update={"norm_epsilon": 4.0})
+    np.testing.assert_allclose(reference.normalise(rms, x, np.array([[3.0, 6.0]])), [[1.0, 6.0]])
+    layer = rms.model_copy(update={"norm": "layernorm", "norm_epsilon": 3.0})
+    vectors = np.array([[2.0, 4.0], [10.0, 20.0]])
+    np.testing.assert_allclose(reference.normalise(layer, x, vectors), [[9.0, 22.0]])
+
+
+def test_greedy_takes_the_likeliest_token_each_time():
+    parameters = random_parameters(MODEL, seed=7)
+    generated = reference.greedy(MODEL, parameters, TOKENS, 5)
+    logits = reference.logits(MODEL, parameters, TOKENS + generated)
+    assert generated == logits[len(TOKENS) - 1 : -1].argmax(axis=-1).tolist()

@@ -1,0 +1,118 @@
+"""The catalogue: exact counts, the paper's sizes, and a source for every field of every entry."""
+
+from typing import Any
+
+import pytest
+
+from partita.errors import InputError
+from partita.specs import BYTES, Chip, Model, catalogue, catalogue_chip, catalogue_model, model_names
+from partita.specs.family import ClusterFamily, FamilyAxis
+
+PARAMETERS = {
+    "palm-8b": 8_632_401_920,
+    "palm-62b": 62_496_178_176,
+    "palm-540b": 540_356_640_768,
+    # 118 (2 E 48 128 + 2 E 48 128 + 3 E F) + V E, computed apart
+    "palm-540b-multihead": 539_243_053_056,
+    "mt-nlg-530b": 529_530_880_000,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3-405b": 405_853_388_800,
+    "smollm2-135m": 134_515_008,
+}
+
+
+def test_the_models_are_those_expected():
+    assert set(model_names()) == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameter_counts_are_exact(name: str):
+    assert catalogue_model(name).parameters == PARAMETERS[name]
+
+
+def test_the_kv_cache_of_a_multihead_model_is_3_terabytes():
+    """Pope et al. 2022: batch 512 and context 2048 make a cache of 3 TB, three times the parameters."""
+    elements = catalogue_model("palm-540b-multihead").kv_elements_per_token * 512 * 2048
+    assert elements * BYTES["bf16"] == pytest.approx(3.04e12, rel=1e-3)
+
+
+def test_multiquery_divides_the_cache_by_heads_and_head_size():
+    multihead, multiquery = catalogue_model("palm-540b-multihead"), catalogue_model("palm-540b")
+    assert multihead.kv_elements_per_token * 2 == multiquery.kv_elements_per_token * 48
+
+
+def test_aliases_name_a_model_and_are_no_names_themselves():
+    aliases = catalogue.model_aliases()
+    assert catalogue_model("llama3-8b") is catalogue_model("llama-3-8b")
+    assert set(aliases.values()) <= set(model_names())
+    assert not set(aliases) & set(model_names())
+    assert all(alias == alias.lower() for alias in aliases)
+
+
+def test_case_does_not_matter():
+    assert catalogue_model("PaLM-540B").name == "palm-540b"
+    assert catalogue_chip("TPU-v4").name == "tpu-v4"
+
+
+def test_an_unknown_model_is_named_with_what_is_near_and_what_there_is():
+    with pytest.raises(InputError, match=r"palm-54b: unknown; did you mean palm-540b\? catalogue: .*smollm2"):
+        catalogue_model("palm-54b")
+
+
+def test_an_unknown_chip_is_named_with_what_there_is():
+    with pytest.raises(InputError, match="chip: abacus: unknown; catalogue: tpu-v4"):
+        catalogue_chip("abacus")
+
+
+def test_tpu_v4_figures():
+    chip = catalogue_chip("tpu-v4")
+    assert (chip.peak("bf16"), chip.peak("int8")) == (275e12, 275e12)
+    assert (chip.hbm_bytes, chip.hbm_bandwidth) == (32 * 2**30, 1.2e12)
+
+
+def test_a_format_the_chip_has_no_peak_for_is_refused():
+    with pytest.raises(InputError, match="activations: f32: tpu-v4 has no peak for it; it has bf16, int8"):
+        catalogue_chip("tpu-v4").peak("f32")
+
+
+KINDS: tuple[catalogue.Kind, ...] = ("models", "chips", "clusters")
+ENTRIES = [
+    pytest.param(kind, name, entry, id=f"{kind}-{name}")
+    for kind in KINDS
+    for name, entry in catalogue._table(kind).items()
+]
+
+
+def _fields(entry: dict[str, Any]) -> set[str]:
+    fields = set(entry) - {"aliases", "sources", "fabric"}
+    return fields | {f"fabric.{field}" for axis in entry.get("fabric", []) for field in axis}
+
+
+@pytest.mark.parametrize(("kind", "name", "entry"), ENTRIES)
+def test_every_field_has_one_source(kind: catalogue.Kind, name: str, entry: dict[str, Any]):
+    listed = [field.strip() for fields in entry["sources"] for field in fields.split(",")]
+    assert sorted(listed) == sorted(_fields(entry))
+    texts = catalogue.sources(kind, name)
+    assert set(texts) == _fields(entry)
+    assert all(len(text) > 20 for text in texts.values())
+
+
+@pytest.mark.parametrize(("kind", "name", "entry"), ENTRIES)
+def test_no_field_is_left_to_a_default(kind: str, name: str, entry: dict[str, Any]):
+    """A default has no source, so an entry states every field, but for those that do not apply to it."""
+    if kind == "clusters":
+        axis = {f"fabric.{field}" for field in FamilyAxis.model_fields}
+        every = (set(ClusterFamily.model_fields) - {"fabric"}) | axis
+        # No latency is published, and the paper's fabric is limited as a whole, not by axis.
+        absent = {"name", "fabric.latency", "fabric.max_size"}
+    else:
+        every = set((Model if kind == "models" else Chip).model_fields)
+        absent = {"name"} | ({"rotary_base"} if entry.get("positions") == "none" else set())
+    assert every - _fields(entry) == absent
+
+
+def test_every_family_has_its_chip_and_a_valid_example():
+    for family in catalogue.cluster_families():
+        assert catalogue_chip(family.chip).name == family.chip
+        assert tuple(axis.size for axis in family.shaped(family.example)) == family.example

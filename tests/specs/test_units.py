@@ -1,0 +1,71 @@
+"""Durations read and written; bytes and counts written."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.errors import InputError
+from partita.specs import format_bytes, format_count, format_seconds, parse_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30ms", 0.03),
+        ("1.5s", 1.5),
+        ("200us", 2e-4),
+        ("200µs", 2e-4),
+        ("7ns", 7e-9),
+        (" 2 min ", 120),
+        (".5h", 1800),
+        ("3.s", 3),
+    ],
+)
+def test_durations_in_every_unit(text: str, seconds: float):
+    assert parse_duration(text) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30", "ms", "-1s", "0ms", "1e3s", "1,5s", "30 days", "nan s", "9" * 400 + "s"]
+)
+def test_what_is_no_duration_is_refused_by_name(text: str):
+    with pytest.raises(InputError, match=r"such as 30ms or 1\.5s") as caught:
+        parse_duration(text, field="max-tpot")
+    assert (caught.value.field, caught.value.value) == ("max-tpot", text)
+
+
+@given(st.floats(1e-9, 9e9))
+def test_a_written_duration_is_read_back_within_its_three_digits(seconds: float):
+    assert parse_duration(format_seconds(seconds).replace(",", "")) == pytest.approx(seconds, rel=5.1e-3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (2.85e-2, "28.5 ms"),
+        (1.8235, "1.82 s"),
+        (0.9999, "1 s"),
+        (2e-4, "200 us"),
+        (3e-9, "3 ns"),
+        (85200, "85,200 s"),
+    ],
+)
+def test_durations_written(seconds: float, text: str):
+    assert format_seconds(seconds) == text
+
+
+def test_bytes_are_decimal():
+    written = [format_bytes(number) for number in (0, 512, 999_900, 34_359_738_368, 3.04e12, 2e18)]
+    assert written == ["0 B", "512 B", "1 MB", "34.4 GB", "3.04 TB", "2,000 PB"]
+
+
+def test_counts():
+    written = [format_count(number) for number in (0, 64, 1000, 8_632_401_920, 540_356_640_768, 3e15)]
+    assert written == ["0", "64", "1K", "8.63B", "540B", "3,000T"]
+
+
+@given(st.floats(1e-3, 1e15), st.floats(1e-3, 1e15))
+def test_no_number_is_written_with_an_exponent(seconds: float, number: float):
+    for text in (format_seconds(seconds), format_bytes(number), format_count(number)):
+        assert "e" not in text

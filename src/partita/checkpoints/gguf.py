@@ -57,9 +57,13 @@ class GGUFCheckpoint:
         value = source.convert(*(self._file.array(stored) for stored in source.tensors))
         return np.ascontiguousarray(value, dtype=np.float32)
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer | None:
         """The file's own tokenizer, None where it has none; InputError for a kind that is not read."""
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer | None:
         from partita.checkpoints.gguf_tokenizer import read_tokenizer
 
         return read_tokenizer(self._metadata, self.model.vocabulary)

@@ -140,7 +140,8 @@ class CostOps:
     def rotate(self, x: Sized, positions: Sized, base: float) -> Sized:
         return x
 
-    rotate_keys = rotate
+    def rotate_keys(self, kv: Sized, positions: Sized, base: float) -> Sized:
+        return kv
 
     def softmax(self, scores: Sized, positions: Sized, scale: float) -> Sized:
         out = replace(scores, format=self.formats.activations)

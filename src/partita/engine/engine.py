@@ -86,8 +86,9 @@ class Engine:
         self._check_context(longest)
         prefill = resolve(self.roles["prefill"], self.storage, self.mesh, len(prompts), longest)
         decode = resolve(self.roles["decode"], self.storage, self.mesh, len(prompts), 1)
-        shards = [product(self.mesh.size, layout.batch_axes) for layout in (prefill, decode)]
-        rows = ceil_to(len(prompts), math.lcm(*shards))
+        # from one phase to the other the batch is for a moment split over the axes of both
+        both = "".join(dict.fromkeys(prefill.batch_axes + decode.batch_axes))
+        rows = ceil_to(len(prompts), product(self.mesh.size, both))
         width = ceil_to(longest, math.lcm(_BUCKET, product(self.mesh.size, prefill.query_axes)))
         tokens, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
         for row, ids in enumerate(prompts):

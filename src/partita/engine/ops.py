@@ -84,8 +84,9 @@ class JaxOps:
             case "collective-permute":
                 if not step.reorders(self.sizes):
                     return value
-                order = [a for a in step.order if self.sizes[a] > 1]
-                return jax.lax.ppermute(value, axes, _reordering(axes, order, self.sizes))
+                order = tuple(a for a in step.order if self.sizes[a] > 1)
+                mesh = {a: n for a, n in self.sizes.items() if a in axes}
+                return jax.lax.ppermute(value, tuple(mesh), _reordering(axes, order, mesh))
 
     # -- arithmetic -------------------------------------------------------------------------------------
 
@@ -233,19 +234,22 @@ class JaxOps:
         return self.to(Local(ids.astype(jnp.int32), Sharding("B", (best.sharding["B"],))), "B")
 
 
-def _reordering(old: tuple[str, ...], new: list[str], sizes: Mapping[str, int]) -> list[tuple[int, int]]:
-    """(source, destination) pairs, in the order of `old`, that take shards from order `old` to `new`.
+def _reordering(
+    old: tuple[str, ...], new: tuple[str, ...], mesh: Mapping[str, int]
+) -> list[tuple[int, int]]:
+    """(source, destination) pairs that take shards from order `old` of the axes to order `new`.
 
     Block number b lies at the device whose coordinates spell b in the order of `old`; it belongs at the
-    one whose coordinates spell b in the order of `new`.
+    one whose coordinates spell b in the order of `new`. `ppermute` numbers devices in the mesh's order.
     """
-    pairs = []
-    for block in range(product(sizes, "".join(old))):
-        rest, place = block, {}
-        for axis in reversed(new):
-            rest, place[axis] = divmod(rest, sizes[axis])
-        destination = 0
-        for axis in old:
-            destination = destination * sizes[axis] + place[axis]
-        pairs.append((block, destination))
-    return pairs
+
+    def device(block: int, order: tuple[str, ...]) -> int:
+        place = {}
+        for axis in reversed(order):
+            block, place[axis] = divmod(block, mesh[axis])
+        number = 0
+        for axis, size in mesh.items():
+            number = number * size + place[axis]
+        return number
+
+    return [(device(b, old), device(b, new)) for b in range(product(mesh, "".join(old)))]

@@ -24,10 +24,11 @@ class Counts:
     messages: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
     flops: int = 0
 
-    def add(self, kind: str, axes: str, sent: Fraction, times: int) -> None:
+    def add(self, kind: str, axes: str, sent: Fraction, times: int, messages: int = 1) -> None:
+        """Adds `times` collectives, each of `messages` that send `sent` bytes together."""
         key = (kind, "".join(sorted(axes)))
         self.sent_bytes[key] += sent * times
-        self.messages[key] += times
+        self.messages[key] += messages * times
 
     def same_collectives(self, other: Counts) -> bool:
         return self.sent_bytes == other.sent_bytes and self.messages == other.messages
@@ -64,5 +65,5 @@ def predicted(ledger: Ledger, sizes: Mapping[str, int]) -> Counts:
     for entry in ledger.entries:
         if entry.messages:
             axes = "".join(a for a in entry.axes if sizes[a] > 1)
-            counts.add(entry.kind, axes, Fraction(entry.sent_bytes), entry.repeat)
+            counts.add(entry.kind, axes, Fraction(entry.sent_bytes), entry.repeat, entry.messages)
     return counts

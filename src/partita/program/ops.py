@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
+from partita.sharding.spec import Sharding
 from partita.specs.model import Model
 
 
@@ -17,7 +18,7 @@ class Tensor(Protocol):
     """Anything with a sharding."""
 
     @property
-    def sharding(self): ...
+    def sharding(self) -> Sharding: ...
 
 
 T = TypeVar("T", bound=Tensor)

@@ -178,7 +178,7 @@ def resolve(roles: Roles, storage: Storage, mesh: Mesh, batch: int, queries: int
     stay_b = [a for a in tokens_b if split[a] == "batch"]
     wanted = [a for a in by_cost if split[a] == "batch" and a not in tokens_b]
     more_b = _fill(wanted, size, batch, taken=product(size, "".join(stay_b)))
-    stay_l = [a for a in tokens_l if split[a] in ("batch", "query")]
+    stay_l = [a for a in tokens_l if split[a] in ("batch", "query") and a not in more_b]
     wanted = [a for a in by_cost if split[a] == "query" and a not in tokens_l]
     more_l = _fill(wanted, size, queries, taken=product(size, "".join(stay_l)))
     attn_b, attn_l = "".join(stay_b) + more_b, "".join(stay_l) + more_l

@@ -1,0 +1,88 @@
+"""The bound: the paper's roofline with peak constants (Pope et al. 2022, section 2 and appendix A.1).
+
+A step takes at least the larger of its compute and its memory time, and then its communication, which the
+paper adds. A runtime that hides communication behind the matmuls can at best reach `overlapped_seconds`.
+Knows nothing about efficiency: what a real chip reaches is the estimate's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.cost.ledger import Entry, Ledger, Number
+from partita.specs.chip import Chip
+from partita.specs.formats import Formats
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What one chip can do at most, per second."""
+
+    flops: float
+    memory_bytes: float
+    link_bytes: Mapping[str, float]  # by mesh axis
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Least seconds of one step, by part."""
+
+    compute_seconds: Number
+    weight_seconds: Number
+    kv_seconds: Number
+    communication_seconds: Number
+    link_seconds: Mapping[str, Number]  # communication by the axes of its collectives
+
+    @property
+    def memory_seconds(self) -> Number:
+        return self.weight_seconds + self.kv_seconds
+
+    @property
+    def step_seconds(self) -> Number:
+        return np.maximum(self.compute_seconds, self.memory_seconds) + self.communication_seconds
+
+    @property
+    def overlapped_seconds(self) -> Number:
+        """With all communication hidden."""
+        return np.maximum(
+            np.maximum(self.compute_seconds, self.memory_seconds), self.communication_seconds
+        )
+
+    @property
+    def binds(self) -> str:
+        """The largest part: "compute", "weights", "kv" or "link:" and the axes of its collectives."""
+        parts = {"compute": self.compute_seconds, "weights": self.weight_seconds, "kv": self.kv_seconds}
+        if self.communication_seconds > max(self.compute_seconds, self.memory_seconds):
+            return "link:" + max(self.link_seconds, key=lambda axes: self.link_seconds[axes])
+        if self.compute_seconds >= self.memory_seconds:
+            return "compute"
+        return max(("weights", "kv"), key=lambda part: parts[part])
+
+
+def peaks(chip: Chip, formats: Formats, link_bytes: Mapping[str, float]) -> Peaks:
+    """Raises InputError where the chip has no figure for this format of activations."""
+    return Peaks(chip.peak(formats.activations), chip.hbm_bandwidth, link_bytes)
+
+
+def bound(ledger: Ledger, peaks: Peaks) -> Bound:
+    """The bound of one step; what a causal mask throws away needs no time."""
+    links: dict[str, Number] = {}
+    for entry in ledger.entries:
+        if entry.axes:
+            seconds = communication_seconds(entry, peaks) * entry.repeat
+            links[entry.axes] = links.get(entry.axes, 0) + seconds
+    return Bound(
+        compute_seconds=ledger.total("needed_flops") / peaks.flops,
+        weight_seconds=ledger.total("weight_bytes") / peaks.memory_bytes,
+        kv_seconds=ledger.total("kv_bytes") / peaks.memory_bytes,
+        communication_seconds=sum(links.values()),
+        link_seconds=links,
+    )
+
+
+def communication_seconds(entry: Entry, peaks: Peaks) -> Number:
+    """Of a collective, once: its bytes over the slowest of the links it uses."""
+    return entry.sent_bytes / min(peaks.link_bytes[axis] for axis in entry.axes)

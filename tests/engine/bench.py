@@ -1,0 +1,251 @@
+"""Runs a case of the matrix: every program compiled once and counted, every pair of layouts run and compared.
+
+The steps are those of `Programs`, made to give their last logits beside the tokens. The change is made to
+the program both interpreters share, so the prediction includes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tests import reference
+from tests.combinations import Case
+
+from partita.checkpoints.protocol import MemoryCheckpoint
+from partita.checkpoints.random import random_parameters
+from partita.cost.ledger import Ledger
+from partita.cost.step import price_step, price_switch
+from partita.engine.parameters import place
+from partita.engine.programs import Programs
+from partita.measure.counts import predicted
+from partita.measure.hlo import count_hlo
+from partita.measure.trace import count_jaxpr
+from partita.measure.verify import Check, check_decode, check_prefill, check_switch
+from partita.program import transformer
+from partita.sharding.layout import Layout, ceil_to, product, resolve
+from partita.specs.formats import Formats
+
+TOLERANCE = 1e-4
+STEPS = 3
+"""Decode steps of every pair, after the token that prefill gives."""
+
+QUICK: dict[str, str | bool] = {
+    "xla_backend_optimization_level": "0",
+    "xla_cpu_parallel_codegen_split_count": "1",
+}
+"""Each program runs a few times, so compiling it is what takes time. Collectives stay what they are."""
+if jax.__version_info__ < (0, 11):  # a choice that later releases no longer offer
+    QUICK["xla_cpu_use_fusion_emitters"] = False
+
+F32 = Formats(weights="f32", activations="f32", kv="f32")
+BF16 = Formats(weights="bf16", activations="bf16", kv="bf16")
+BF16_SUMS = Formats(weights="bf16", activations="bf16", kv="bf16", reduce="bf16")
+_LENGTHS = (5, 11, 1, 8, 3, 7, 2, 9)
+
+
+@contextmanager
+def logits_beside_tokens() -> Iterator[None]:
+    """Inside, a step's tokens become (tokens, logits [B 1 V] gathered whole), in both interpreters."""
+    greedy = transformer.greedy
+
+    def both(ops: Any, logits: Any, vocabulary: int) -> SimpleNamespace:
+        tokens, whole = greedy(ops, logits, vocabulary), ops.to(logits, "B L V")
+        return SimpleNamespace(value=tuple(getattr(t, "value", None) for t in (tokens, whole)))
+
+    with patch.object(transformer, "greedy", both):
+        yield
+
+
+def replicas_agree(array: jax.Array) -> np.ndarray:
+    """The whole array on the host; devices that hold the same part of it must hold the same bits."""
+    whole = np.empty(array.shape, array.dtype)
+    first: dict[str, bytes] = {}
+    for shard in array.addressable_shards:
+        part = np.asarray(shard.data)
+        assert first.setdefault(str(shard.index), part.tobytes()) == part.tobytes(), shard.index
+        whole[shard.index] = part
+    return whole
+
+
+class Expected:
+    """What the reference says of some prompts: greedy tokens, the logits they came from, the cache."""
+
+    def __init__(self, case: Case, parameters: Mapping[str, np.ndarray], prompts: list[list[int]]):
+        model, count = case.model, STEPS + 1
+        self.tokens = np.zeros((count, len(prompts)), int)
+        self.logits = np.zeros((count, len(prompts), model.vocabulary))
+        longest = max(len(ids) for ids in prompts) + STEPS
+        self.kv = np.zeros((model.layers, 2, len(prompts), longest, model.kv_heads, model.head_dim))
+        self.length = np.array([len(ids) for ids in prompts])
+        for row, ids in enumerate(prompts):
+            self.tokens[:, row] = reference.greedy(model, parameters, ids, count)
+            through = [*ids, *self.tokens[:-1, row]]
+            self.logits[:, row] = reference.logits(model, parameters, through)[len(ids) - 1 :]
+            self.kv[:, :, row, : len(through)] = reference.kv(model, parameters, through).transpose(
+                0, 2, 1, 3, 4
+            )
+
+    def compare_step(self, step: int, tokens: np.ndarray, logits: np.ndarray) -> None:
+        rows, vocabulary = self.logits.shape[1:]
+        off = abs(logits[:rows, 0, :vocabulary] - self.logits[step]).max()
+        assert off < TOLERANCE, f"logits of step {step} are {off:.2g} from the reference's"
+        assert tokens[:rows].tolist() == self.tokens[step].tolist()
+
+    def compare_cache(self, cache: np.ndarray, steps: int) -> None:
+        """`cache` [layers, 2, B, S, K, D] after the prompts and `steps` more tokens."""
+        _, _, rows, _, heads, _ = self.kv.shape
+        filled = min(self.length.max() + steps, cache.shape[3])
+        found = cache[:, :, :rows, :filled, :heads] - self.kv[:, :, :, :filled]
+        held = np.arange(filled) < self.length[:, None] + steps
+        off = abs(found).max(axis=(0, 1, 4, 5))[held].max()
+        assert off < TOLERANCE, f"the cache is {off:.2g} from the reference's"
+
+
+class Bench:
+    """A case ready to run: weights placed, the reference computed, steps compiled as they are asked for."""
+
+    def __init__(self, case: Case):
+        self.case, mesh = case, case.mesh
+        parameters = random_parameters(case.model, seed=len(case.prefills))
+        self.programs = Programs(case.model, mesh, case.stored, F32)
+        self.plain = [Programs(case.model, mesh, case.stored, formats) for formats in (F32, BF16, BF16_SUMS)]
+        self.parameters = place(self.programs, MemoryCheckpoint(case.model, parameters))
+
+        random = np.random.default_rng(case.batch)
+        lengths = [max(1, case.longest * n // max(_LENGTHS)) for n in _LENGTHS[: case.batch]]
+        lengths[-1] = case.longest
+        prompts = [random.integers(case.model.vocabulary, size=n).tolist() for n in lengths]
+        self.expected = Expected(case, parameters, prompts)
+        self.prefills = {name: self._resolve(name, max(lengths)) for name in case.prefills}
+        self.decodes = {name: self._resolve(name, 1) for name in case.decodes}
+
+        layouts = [*self.prefills.values(), *self.decodes.values()]
+        over_batch = {axis for layout in layouts for axis in layout.batch_axes}
+        over_tokens = {axis for layout in layouts for axis in layout.query_axes}
+        self.rows = ceil_to(case.batch, product(mesh.size, "".join(over_batch)))
+        self.width = ceil_to(max(lengths), product(mesh.size, "".join(over_tokens)))
+        self.capacity = max(max(lengths) + STEPS, self.width) + 2
+        self.tokens = np.zeros((self.rows, self.width), np.int32)
+        self.lengths = np.ones(self.rows, np.int32)
+        for row, ids in enumerate(prompts):
+            self.tokens[row, : len(ids)], self.lengths[row] = ids, len(ids)
+        self.prefill_step, self.decode_step = cache(self._prefill_step), cache(self._decode_step)
+        self.switch_steps: dict[tuple[str, str], Any] = {}
+
+    def _resolve(self, name: str, queries: int) -> Layout:
+        return resolve(self.case.roles(name), self.case.stored, self.case.mesh, self.case.batch, queries)
+
+    # -- the compiled steps, each verified once -----------------------------------------------------------
+
+    def _prefill_step(self, layout: Layout) -> Any:
+        for programs in self.plain:
+            _exact(check_prefill(programs, layout, self.rows, self.width, compiled=False))
+        args = self.programs.parameters(), _ints(self.rows, self.width), _ints(self.rows)
+        with logits_beside_tokens():
+            step = price_step(
+                self.case.model, layout, self.case.mesh.size, F32, batch=self.rows, queries=self.width
+            )
+            return self._compile("prefill", layout, self.programs.prefill(layout), args, step.ledger)
+
+    def _decode_step(self, layout: Layout) -> Any:
+        for programs in self.plain:
+            _exact(check_decode(programs, layout, self.rows, self.capacity, compiled=False))
+        cache = self.programs.cache(layout, self.rows, self.capacity)
+        args = self.programs.parameters(), cache, _ints(self.rows), _ints(self.rows)
+        with logits_beside_tokens():
+            step = price_step(
+                self.case.model,
+                layout,
+                self.case.mesh.size,
+                F32,
+                batch=self.rows,
+                queries=1,
+                context=self.capacity,
+            )
+            return self._compile("decode", layout, self.programs.decode(layout), args, step.ledger)
+
+    def switch_step(self, source: Layout, target: Layout) -> Any:
+        """The step from one cache to another; layouts whose caches lie alike share it."""
+        key = source.cache, target.cache
+        if key not in self.switch_steps:
+            for programs in self.plain:
+                _exact(check_switch(programs, source, target, self.rows, self.width, self.capacity, False))
+            run = self.programs.switch(source, target, self.capacity)
+            args = (self.programs.cache(source, self.rows, self.width),)
+            ledger = price_switch(
+                self.case.model, source, target, self.case.mesh.size, F32, batch=self.rows, tokens=self.width
+            )
+            self.switch_steps[key] = self._compile("switch", target, run, args, ledger)
+        return self.switch_steps[key]
+
+    def _compile(self, phase: str, layout: Layout, run: Any, args: tuple, ledger: Ledger) -> Any:
+        mesh = self.case.mesh
+        traced = run.trace(*args)
+        compiled = traced.lower().compile(compiler_options=QUICK)
+        in_hlo = count_hlo(compiled.as_text(), mesh.axes, mesh.sizes)
+        counted = count_jaxpr(traced.jaxpr, mesh.size)
+        _exact(Check(str(layout.roles), phase, predicted(ledger, mesh.size), counted, in_hlo))
+        return compiled
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def run_prefill(self, name: str) -> tuple[jax.Array, jax.Array]:
+        """Tokens and cache of the prompts under one layout, compared with the reference's."""
+        (tokens, logits), kv = self.prefill_step(self.prefills[name])(
+            self.parameters, self.tokens, self.lengths
+        )
+        self.expected.compare_step(0, replicas_agree(tokens), replicas_agree(logits))
+        self.expected.compare_cache(replicas_agree(kv), steps=0)
+        return tokens, kv
+
+    def run_decode(self, tokens: jax.Array, kv: jax.Array, prefill: str, decode: str) -> None:
+        """Goes on from a prefill under another layout: every step's logits and tokens, and the last cache."""
+        cache = self.switch_step(self.prefills[prefill], self.decodes[decode])(kv)
+        positions = self.lengths
+        step = self.decode_step(self.decodes[decode])
+        for number in range(1, STEPS + 1):
+            (tokens, logits), cache = step(self.parameters, cache, tokens, positions)
+            self.expected.compare_step(number, replicas_agree(tokens), replicas_agree(logits))
+            positions = positions + 1
+        self.expected.compare_cache(replicas_agree(cache), steps=STEPS)
+
+    def run_from(self, prefill: str) -> int:
+        """One prefill layout, and every decode layout after it; how many these are."""
+        with _named(f"prefill {prefill} on {self.case.mesh}"):
+            tokens, kv = self.run_prefill(prefill)
+        for decode in self.decodes:
+            with _named(f"prefill {prefill}, then decode {decode} on {self.case.mesh}"):
+                self.run_decode(tokens, kv, prefill, decode)
+        return len(self.decodes)
+
+    def run_all(self) -> int:
+        """Every pair of the case; how many these are."""
+        return sum(self.run_from(prefill) for prefill in self.prefills)
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        error.add_note(what)
+        raise
+
+
+def _exact(check: Check) -> None:
+    assert check.exact, (
+        f"{check.phase} {check.layout}:\npredicted {check.predicted}\ntraced    {check.counted}\n"
+        f"compiled  {check.compiled}"
+    )
+
+
+def _ints(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)

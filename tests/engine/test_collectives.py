@@ -1,0 +1,89 @@
+"""Resharding real arrays: whatever the steps, every device ends with the part its new sharding names."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.combinations import tiny_model
+from tests.engine.bench import F32, QUICK
+
+from partita.engine.ops import JaxOps, Local
+from partita.engine.programs import Programs
+from partita.sharding import Mesh, Sharding, parse, parse_layout, plan_storage
+
+
+def programs(shape: tuple[int, ...]) -> Programs:
+    model, mesh = tiny_model(), Mesh.of(shape)
+    roles = parse_layout("ws2d/heads", mesh.axes)
+    return Programs(model, mesh, plan_storage(model, mesh, roles, roles), F32)
+
+
+def moved(on: Programs, size: int, pairs: list[tuple[Sharding, Sharding]]) -> None:
+    """Reshards [size, size, ...] arrays, all in one program, and looks at what each device got."""
+    dims = len(pairs[0][0].dims)
+    whole = np.arange(size**dims, dtype=np.float32).reshape((size,) * dims)
+
+    def run(parts: list[jax.Array]) -> list[jax.Array]:
+        ops = JaxOps(on.mesh.size, F32, d_model=size)
+        return [ops.to(Local(t, a), str(b)).value for t, (a, b) in zip(parts, pairs, strict=True)]
+
+    specs = [[on.spec(pair[i]) for pair in pairs] for i in (0, 1)]
+    step = jax.shard_map(run, mesh=on.device_mesh, in_specs=(specs[0],), out_specs=specs[1], check_vma=False)
+    placed = [jax.device_put(whole, on.named(spec)) for spec in specs[0]]
+    for found, (source, target) in zip(jax.jit(step, compiler_options=QUICK)(placed), pairs, strict=True):
+        for shard in found.addressable_shards:
+            assert np.array_equal(np.asarray(shard.data), whole[shard.index]), f"{source} -> {target}"
+
+
+def orders(axes: str) -> list[str]:
+    """Every ordered choice of some of the axes, none and all of them too."""
+    return ["".join(o) for n in range(len(axes) + 1) for o in itertools.permutations(axes, n)]
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 2, 4)], ids=str)
+def test_one_dim_from_any_order_of_axes_to_any_other(shape: tuple[int, ...]):
+    pairs = [(parse(f"B_{a}"), parse(f"B_{b}")) for a, b in itertools.product(orders("xyz"), repeat=2)]
+    moved(programs(shape), 8, pairs)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (4, 2, 1)], ids=str)
+def test_three_dims_to_and_from_anywhere(shape: tuple[int, ...]):
+    pick = random.Random(len(shape) + shape[0])
+
+    def anywhere() -> Sharding:
+        axes = ["", "", ""]
+        for axis in pick.sample("xyz", 3):
+            if (dim := pick.randrange(4)) < 3:
+                axes[dim] += axis
+        return Sharding("BKE", tuple(axes))
+
+    moved(programs(shape), 8, [(anywhere(), anywhere()) for _ in range(150)])
+
+
+def test_partial_sums_are_summed_wherever_they_go():
+    on = programs((2, 2, 2))
+    targets = ["B E", "B_x E", "B E_xy", "B_y E_x", "B_zx E_y", "B_x E_zy", "B E_zyx"]
+    partial = parse("B_z E partialsum-xy")
+    whole = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+    def run(t: jax.Array) -> list[jax.Array]:
+        ops = JaxOps(on.mesh.size, F32, d_model=8)
+        share = t * (1 + jax.lax.axis_index(("x", "y")))  # 1, 2, 3 and 4 times: 10 in all
+        return [ops.to(Local(share, partial, jnp.float32), target).value for target in targets]
+
+    spec = on.spec(partial.summing(""))
+    step = jax.shard_map(
+        run,
+        mesh=on.device_mesh,
+        in_specs=spec,
+        out_specs=[on.spec(parse(target)) for target in targets],
+        check_vma=False,
+    )
+    for target, found in zip(targets, jax.jit(step)(jax.device_put(whole, on.named(spec))), strict=True):
+        for shard in found.addressable_shards:
+            assert np.array_equal(np.asarray(shard.data), 10 * whole[shard.index]), target

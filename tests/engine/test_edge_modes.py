@@ -1,0 +1,111 @@
+"""The corners of the matrix: few sequences, sizes that do not divide, odd meshes, the engine's storage."""
+
+from __future__ import annotations
+
+import pytest
+from tests.combinations import ATTENTION, FFNS, MESHES, Case, tiny_model
+from tests.engine.bench import Bench
+
+from partita.sharding import Mesh
+
+CUBE = Mesh.of((2, 2, 2))
+
+
+def one_pair(
+    prefill: str, decode: str, mesh: Mesh = CUBE, batch: int = 8, longest: int = 11, **model
+) -> Bench:
+    """Two layouts on the storage the engine would choose for them, run and compared."""
+    bench = Bench(Case(tiny_model(**model), mesh, batch, (prefill,), (decode,), longest=longest))
+    assert bench.run_all() == 1
+    return bench
+
+
+@pytest.mark.parametrize("number", range(len(FFNS)))
+def test_where_the_engine_stores_its_weights(number: int):
+    attentions = list(ATTENTION.values())
+    mesh = Mesh.of(MESHES[number % 3])
+    prefill = f"{FFNS[(3 * number + 4) % len(FFNS)]}/{attentions[number % 5]}"
+    decode = f"{FFNS[number]}/{attentions[(number // 2) % 5]}"
+    one_pair(prefill, decode, mesh, heads=("MHA", "GQA", "MQA")[number // 4])
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_few_long_sequences_split_their_tokens(batch: int):
+    bench = one_pair("wg-xyz/heads", "ws2d/batch", batch=batch)
+    (prefill,), (decode,) = bench.prefills.values(), bench.decodes.values()
+    assert len(prefill.tokens_b) + len(prefill.tokens_l) == 3
+    assert len(prefill.tokens_b) == batch - 1  # an axis of 2 for two sequences, none for one
+    assert len(decode.attn_b) == batch - 1
+
+
+def test_attention_over_split_query_tokens():
+    everywhere = "x=query,y=query,z=query"
+    bench = one_pair(f"wg-xyz/{everywhere}", f"ws1d/{everywhere}", batch=1, heads="MQA")
+    (prefill,), (decode,) = bench.prefills.values(), bench.decodes.values()
+    assert sorted(prefill.attn_l) == ["x", "y", "z"]
+    assert decode.attn_l == ""  # one new token: nothing to split
+
+
+def test_fewer_tokens_than_chips():
+    bench = one_pair("wg-xyz/heads", "ws2d/heads", batch=1, longest=3)
+    (prefill,) = bench.prefills.values()
+    assert len(prefill.tokens_l) == 1  # 3 tokens over an axis of 2; the other axes hold replicas
+    one_pair("wg-xyz/batch", "wg-xyz/batch", batch=1, longest=1)
+
+
+def test_sequences_that_trade_their_tokens_axis_for_the_batch():
+    bench = one_pair("wg-xyz/x=none,y=batch,z=none", "ws2d/batch", batch=3)
+    (prefill,) = bench.prefills.values()
+    assert "y" in prefill.tokens_l
+    assert prefill.attn_b == "y"
+
+
+def test_the_phases_split_the_batch_over_different_axes():
+    bench = one_pair("ws1d/x=batch,y=heads,z=heads", "ws1d/x=heads,y=batch,z=heads", batch=2, heads="MQA")
+    assert [layout.attn_b for layout in (*bench.prefills.values(), *bench.decodes.values())] == ["x", "y"]
+
+
+def test_attention_that_splits_nothing():
+    bench = one_pair("ws2d/x=none,y=none,z=none", "ws1d/x=none,y=none,z=none")
+    for layout in (*bench.prefills.values(), *bench.decodes.values()):
+        assert layout.attn_b + layout.attn_l + layout.attn_k + layout.attn_g == ""
+
+
+def test_weights_in_replicas():
+    bench = one_pair("x=replica,y=replica,z=replica/batch", "x=replica,y=replica,z=replica/batch")
+    assert bench.case.stored.e + bench.case.stored.f == ""
+    one_pair("x=replica,y=f,z=e/heads", "x=replica,y=e,z=f-gathered/x=batch,y=none,z=query", batch=2)
+
+
+@pytest.mark.parametrize(
+    "layouts", [("wg-xyz/heads", "ws2d/batch"), ("x=e,y=e,z=e/batch", "x=e,y=e,z=e/heads")]
+)
+def test_d_model_that_does_not_divide(layouts: tuple[str, str]):
+    bench = one_pair(*layouts, d_model=44, norm="layernorm")
+    assert bench.parameters["embed"].shape == (104, 48)
+
+
+@pytest.mark.parametrize(
+    ("shape", "prefill", "decode"),
+    [
+        ((7, 1, 1), "wg-xyz/heads", "ws2d/batch"),
+        ((7,), "ws1d/batch", "ws1d/heads"),
+        ((2, 3), "wg-xy/heads", "ws2d/batch"),
+        ((1, 1, 1, 2, 1), "wg-xyz/batch", "ws2d/heads"),
+        ((1,), "ws2d/heads", "ws2d/batch"),
+    ],
+    ids=str,
+)
+def test_odd_meshes(shape: tuple[int, ...], prefill: str, decode: str):
+    one_pair(prefill, decode, Mesh.of(shape), tied=False)
+
+
+def test_keys_and_values_of_one_head_are_replicas_or_split_by_sequence():
+    bench = one_pair("ws1d/heads", "ws1d/batch", heads="MQA")
+    parts = []
+    for layout in (*bench.prefills.values(), *bench.decodes.values()):
+        cache = bench.programs.cache(layout, bench.rows, bench.capacity)
+        parts.append(cache.sharding.shard_shape(cache.shape))
+    [_, _, prefill_rows, _, prefill_heads, _], [_, _, decode_rows, _, decode_heads, _] = parts
+    assert (prefill_rows, prefill_heads) == (8, 1)
+    assert (decode_rows, decode_heads) == (1, 1)

@@ -1,0 +1,66 @@
+"""A real model on the mesh: SmolLM2 gives the tokens that transformers and torch gave for the same file."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partita.checkpoints.gguf import GGUFCheckpoint
+from partita.checkpoints.packaged import packaged_gguf
+from partita.engine.engine import Engine
+from partita.sharding import ATTENTION_NAMES, FFN_NAMES, Mesh, parse_layout
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> GGUFCheckpoint:
+    return GGUFCheckpoint(packaged_gguf("smollm2-135m"))
+
+
+@pytest.fixture(scope="module")
+def oracle() -> list[dict[str, Any]]:
+    """Prompts and what follows each, greedily; `scripts/make_oracle_fixture.py` wrote it."""
+    path = Path(__file__).parents[1] / "fixtures" / "smollm2_greedy.json"
+    return json.loads(path.read_text(encoding="utf-8"))["prompts"]
+
+
+def generate(
+    checkpoint: GGUFCheckpoint, shape: tuple[int, ...], prefill: str, decode: str, prompts: list, count: int
+) -> list[list[int]]:
+    mesh = Mesh.of(shape)
+    roles = [parse_layout(layout, mesh.axes) for layout in (prefill, decode)]
+    return Engine(checkpoint, mesh, roles[0], roles[1]).generate(prompts, count)
+
+
+def test_gathered_prefill_then_stationary_decode_on_eight(checkpoint: GGUFCheckpoint, oracle: list[dict]):
+    prompts = [entry["prompt_ids"] for entry in oracle]
+    found = generate(checkpoint, (2, 2, 2), "wg-xyz/heads", "ws2d/batch", prompts, 64)
+    for entry, tokens in zip(oracle, found, strict=True):
+        assert tokens[: len(entry["generated_ids"])] == entry["generated_ids"], entry["prompt"]
+    assert checkpoint.tokenizer is not None
+    assert (oracle[0]["prompt"], len(oracle[0]["generated_ids"])) == ("Once upon a time", 64)
+    assert checkpoint.tokenizer.decode(found[0]) == oracle[0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "prefill", "decode"),
+    [((1,), "ws2d/heads", "ws2d/heads"), ((1, 2, 4), "ws1d/heads", "wg-xy/x=heads,y=batch,z=heads")],
+    ids=str,
+)
+def test_one_device_and_another_layout(
+    checkpoint: GGUFCheckpoint, oracle: list[dict], shape: tuple[int, ...], prefill: str, decode: str
+):
+    (found,) = generate(checkpoint, shape, prefill, decode, [oracle[0]["prompt_ids"]], 16)
+    assert found == oracle[0]["generated_ids"][:16]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("layout", [f"{f}/{a}" for f, a in itertools.product(FFN_NAMES, ATTENTION_NAMES)])
+def test_every_named_layout(checkpoint: GGUFCheckpoint, oracle: list[dict], layout: str):
+    prompts = [entry["prompt_ids"] for entry in oracle] * 2
+    found = generate(checkpoint, (2, 2, 2), layout, layout, prompts, 64)
+    for entry, tokens in zip(oracle * 2, found, strict=True):
+        assert tokens[: len(entry["generated_ids"])] == entry["generated_ids"], entry["prompt"]

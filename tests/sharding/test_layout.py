@@ -257,10 +257,9 @@ def test_every_dim_divides_in_every_sharding_it_passes_through(
             )
             tokens = {"B": step.batch, "L": step.queries, "S": step.context}
             for entry in step.ledger.entries:
-                for sharding in (entry.before, entry.after):
-                    for each in sharding.split(", "):
-                        sized = padded | tokens | ({"L": 1} if entry.scope == "unembed" else {})
-                        assert_divides(each, sized, mesh, f"{entry.scope} of {prefill} -> {decode}")
+                for sharding in (*entry.before, entry.after):
+                    sized = padded | tokens | ({"L": 1} if entry.scope == "unembed" else {})
+                    assert_divides(str(sharding), sized, mesh, f"{entry.scope} of {prefill} -> {decode}")
 
 
 def assert_divides(sharding: str, sizes: dict[str, int], mesh: Mesh, where: str) -> None:

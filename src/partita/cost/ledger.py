@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from partita.sharding.spec import Sharding
+
 Number = Any
 """An int, a float, or a NumPy array of candidates."""
 
@@ -20,8 +22,8 @@ class Entry:
     scope: str  # where in the program, e.g. "layer/ffn/in"
     kind: str  # "einsum", "lookup" or a collective
     what: str  # the einsum, or empty
-    before: str  # sharding, in the paper's notation
-    after: str
+    before: tuple[Sharding, ...]  # of the operands
+    after: Sharding
     axes: str = ""  # mesh axes of a collective
     repeat: int = 1
     flops: Number = 0  # of the dot as computed, masked part included

@@ -58,13 +58,15 @@ class CostOps:
     def bytes(self, t: Sized) -> Number:
         return self.elements(t) * BYTES[t.format]
 
-    def _note(self, kind: str, before: Sharding | str, after: Sharding, **costs) -> None:
-        entry = Entry("/".join(self._scope), kind, costs.pop("what", ""), str(before), str(after), **costs)
-        self.ledger.entries.append(replace(entry, repeat=self._repeat))
+    def _note(self, kind: str, what: str, before: tuple[Sharding, ...], after: Sharding, **costs) -> None:
+        scope = "/".join(self._scope)
+        self.ledger.entries.append(Entry(scope, kind, what, before, after, repeat=self._repeat, **costs))
 
     def _hold(self, *tensors: Sized) -> None:
         held = sum(self.bytes(t) for t in tensors if t.kind not in ("weight", "cache"))
-        self.ledger.held_bytes = np.maximum(self.ledger.held_bytes, held)
+        most = self.ledger.held_bytes
+        whole = isinstance(held, int) and isinstance(most, int)
+        self.ledger.held_bytes = max(held, most) if whole else np.maximum(held, most)
 
     # -- the operations ---------------------------------------------------------------------------------
 
@@ -75,12 +77,11 @@ class CostOps:
 
     def _step(self, t: Sized, step: Step) -> Sized:
         before, shards = t, product(self.sizes, step.axes)
-        t = replace(t, sharding=step.after)
+        kind = "gathered" if t.kind == "weight" and step.kind != "slice" else t.kind
+        t = Sized(step.after, t.sizes, t.format, t.settles, kind, t.stored_bytes)
         if step.kind == "slice":
             return t
-        if t.kind == "weight":
-            t = replace(t, kind="gathered")
-        local, messages = self.bytes(before), np.where(shards > 1, 1, 0)
+        local, messages = self.bytes(before), (shards > 1) * 1
         if step.kind == "all-gather":
             sent = local * (shards - 1)
         elif step.kind == "collective-permute":
@@ -88,7 +89,9 @@ class CostOps:
             sent = local * messages
         else:
             sent = _exact(local * (shards - 1), shards) * (2 if step.kind == "all-reduce" else 1)
-        self._note(step.kind, step.before, step.after, axes=step.axes, sent_bytes=sent, messages=_plain(messages))
+        self._note(
+            step.kind, "", (step.before,), step.after, axes=step.axes, sent_bytes=sent, messages=messages
+        )
         self._hold(before, t)
         if not t.sharding.partial and before.sharding.partial:
             t = replace(t, format=t.settles)
@@ -108,9 +111,9 @@ class CostOps:
         )
         self._note(
             "einsum",
-            f"{a.sharding}, {b.sharding}",
+            text,
+            (a.sharding, b.sharding),
             sharding,
-            what=text,
             flops=flops,
             needed_flops=needed,
             weight_bytes=b.stored_bytes,
@@ -165,7 +168,7 @@ class CostOps:
         )
         sizes = {"B": tokens.sizes["B"], "L": tokens.sizes["L"], "E": table.sizes["E"]}
         out = Sized(sharding, sizes, self.formats.activations, self.formats.activations)
-        self._note("lookup", f"{table.sharding}, {tokens.sharding}", sharding)
+        self._note("lookup", "", (table.sharding, tokens.sharding), sharding)
         self._hold(out)
         return out
 
@@ -192,10 +195,6 @@ class CostOps:
         out = body(x, weights, cache)
         self._repeat = 1
         return out
-
-
-def _plain(value: Number) -> Number:
-    return value if np.ndim(value) else int(value)
 
 
 def _exact(value: Number, divisor: Number) -> Number:

@@ -15,7 +15,7 @@ from partita.cost.bound import Bound, Peaks, bound, peaks
 from partita.cost.ledger import Number
 from partita.cost.links import axis_bandwidths
 from partita.cost.metrics import chip_seconds_per_token, mfu
-from partita.cost.step import Step, price_step
+from partita.cost.step import Step, price_step, price_switch
 from partita.sharding.layout import Layout, Storage, plan_storage, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
@@ -218,6 +218,21 @@ def predict(
     layout = resolve(roles, storage, setting.mesh, batch, workload.prompt if prefill else 1)
     step = _price(setting, phase, layout, batch, tokens)
     return Prediction(setting, phase, layout, step, bound(step.ledger, setting.peaks))
+
+
+def switch_seconds(prefill: Prediction, decode: Prediction) -> float:
+    """Bound of moving one prefill's keys and values to decode's sharding, once."""
+    setting = decode.setting
+    ledger = price_switch(
+        setting.model,
+        prefill.layout,
+        decode.layout,
+        setting.mesh.size,
+        setting.formats,
+        batch=prefill.batch,
+        tokens=setting.workload.prompt,
+    )
+    return float(bound(ledger, setting.peaks).communication_seconds)
 
 
 def _price(setting: Setting, phase: Phase, layout: Layout, batch: Number, tokens: Number) -> Step:

@@ -101,6 +101,11 @@ class Engine:
         found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
         return [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
 
+    def check(self, ids: Sequence[int], max_tokens: int) -> None:
+        """Raises InputError where a prompt cannot be continued for so long; before anything is compiled."""
+        self.batch([ids])
+        self._check_context(len(ids) + max_tokens)
+
     def steps(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Iterator[np.ndarray]:
         """The next token [prompts] of every prompt, greedily, `max_tokens` times; the first from prefill."""
         if max_tokens < 1:

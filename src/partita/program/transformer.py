@@ -41,7 +41,7 @@ def forward(
     if lengths is not None:
         with ops.scope("last"):
             x = ops.last(x, ops.to(lengths, f"B_{layout.tokens_b}"))
-            x = ops.to(x, f"B_{layout.tokens_b} L E_{layout.e}{layout.f}")
+            x = ops.to(x, f"B_{layout.tokens_b} L E_{layout.e}{layout.fg}{layout.fk}")
     with ops.scope("final_norm"):
         x = normalise(ops, model, x, weights.get("final_norm"))
     return unembed(ops, layout, weights, x), cache

@@ -34,15 +34,12 @@ class Storage:
     """Where the one copy of the weights lies; every field is a group of axes, outermost first."""
 
     e: str  # split the E dim of every matrix
-    fg: str  # split F, V and the query groups G; the key/value projection over E
-    fk: str  # split F, V and the key/value heads K
+    f: str  # split F and V: the axes of fg and fk, those that must leave last
+    fg: str  # of f, split the query groups G; the key/value projection over E
+    fk: str  # of f, split the key/value heads K
     k_axes: str  # every axis that splits K in the weights or in attention, in either phase
     g_axes: str  # every axis that splits G, likewise
     padded_axes: str  # every axis that splits a weight in either phase: E, F and V are padded for these
-
-    @property
-    def f(self) -> str:
-        return self.fg + self.fk
 
     def padded(self, model: Model, sizes) -> dict:
         """Sizes of the weights' dims [E F K G D V M N], padded so that every split divides.
@@ -85,6 +82,7 @@ class Layout:
     roles: Roles
     storage: Storage
     e: str  # weights stay split on E
+    f: str  # weights stay split on F: the axes of fg and fk in the order of the storage
     fg: str  # weights stay split on F and G
     fk: str  # weights stay split on F and K
     tokens_b: str  # tokens are split by sequence: the weights over these axes are gathered (or replicas)
@@ -93,10 +91,6 @@ class Layout:
     attn_l: str  # attention splits query tokens
     attn_k: str  # attention splits key/value heads
     attn_g: str  # attention splits query heads within a group; keys and values are replicas over it
-
-    @property
-    def f(self) -> str:
-        return self.fg + self.fk
 
     @property
     def residual(self) -> str:
@@ -144,6 +138,7 @@ def plan_storage(model: Model, mesh: Mesh, decode: Roles, prefill: Roles) -> Sto
     k_axes = _assign_heads(model, mesh, splits_heads)
     return Storage(
         e="".join(a for a in order if stored.get(a) == "e"),
+        f="".join(a for a in order if stored.get(a) == "f"),
         fg="".join(a for a in order if stored.get(a) == "f" and a not in k_axes),
         fk="".join(a for a in order if stored.get(a) == "f" and a in k_axes),
         k_axes=k_axes,
@@ -163,10 +158,11 @@ def resolve(roles: Roles, storage: Storage, mesh: Mesh, batch: int, queries: int
     """
     size, usage, attends = mesh.size, {a: _usage(r) for a, r in roles.weights}, dict(roles.attends)
     loose = "".join(a for a in mesh.axes if a not in storage.e + storage.f)
-    order = storage.e + storage.f + loose
+    heads_order = storage.fg + storage.fk
+    order = storage.e + heads_order + loose
     kept = {kind: [a for a in order if usage[a] == kind] for kind in ("e", "f")}
     # the embedding reduces over the axes of f into the batch, then trades those of e for it: this order
-    tokens = [a for a in loose + storage.f + storage.e if usage[a] == "tokens"]
+    tokens = [a for a in loose + heads_order + storage.e if usage[a] == "tokens"]
     tokens_b = _fill(tokens, size, batch, taken=1)
     tokens_l = _fill([a for a in tokens if a not in tokens_b], size, queries, taken=1)
     # sequences that attention will trade for heads leave the batch, so they are its innermost axes
@@ -191,6 +187,7 @@ def resolve(roles: Roles, storage: Storage, mesh: Mesh, batch: int, queries: int
         roles=roles,
         storage=storage,
         e="".join(kept["e"]),
+        f="".join(a for a in storage.e + storage.f + loose if a in kept["f"]),
         fg="".join(a for a in kept["f"] if a not in storage.k_axes),
         fk="".join(a for a in kept["f"] if a in storage.k_axes),
         tokens_b=tokens_b,

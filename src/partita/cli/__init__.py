@@ -1,0 +1,1 @@
+"""`partita ...`: one file a command."""

@@ -1,0 +1,47 @@
+"""`partita explain`: every operation of a plan's phases, or of one phase in a given layout."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from partita.cli import options as o
+from partita.cli import predict as p
+from partita.cli.output import show, show_json
+from partita.planner.saved import load_plan
+from partita.report.explain import explanation, operations
+
+What = Annotated[
+    str, typer.Argument(metavar="PLAN|MODEL", help="A plan.json of `plan --save`, or MODEL with --on.")
+]
+
+
+def command(
+    what: What,
+    on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="tpu-v4:4x4x4, or TOML.")] = None,
+    phase: p.Phase = "decode",
+    mesh: o.MeshText = None,
+    ffn: p.Ffn = "ws2d",
+    attention: p.Attention = "batch",
+    batch: p.Batch = 1,
+    context: p.Context = None,
+    prompt: p.Prompt = None,
+    output: p.Output = 64,
+    weights: o.Weights = "bf16",
+    kv: o.Kv = "bf16",
+    activations: o.Activations = "bf16",
+    reduce: o.Reduce = "f32",
+    json: o.AsJson = False,
+) -> None:
+    """Show every operation: shardings in the paper's notation, bytes, bound time and share."""
+    if on is None:
+        found = list(load_plan(what).predictions())
+    else:
+        formats = (weights, kv, activations, reduce)
+        found = [p.priced(what, on, phase, mesh, ffn, attention, batch, context, prompt, output, formats)]
+    if json:
+        phases = [{"phase": f.phase, "layout": str(f.layout.roles), "ops": operations(f)} for f in found]
+        show_json({"schema": "partita.explanation/1", "phases": phases})
+        return
+    show(*(explanation(prediction) for prediction in found))

@@ -1,0 +1,189 @@
+"""`partita generate`: runs a model split over a mesh and streams its text."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from partita.cli import options as o
+from partita.cli.output import progress_console, show_json
+from partita.errors import InputError
+from partita.specs.formats import Formats
+
+if TYPE_CHECKING:
+    from partita.checkpoints.gguf import GGUFCheckpoint
+    from partita.engine.engine import Engine
+
+Devices = Annotated[
+    int | None, typer.Option("--devices", help="Make this many CPU devices where there is no accelerator.")
+]
+PrefillFfn = Annotated[str | None, typer.Option("--prefill-ffn", help="Where prefill differs.")]
+PrefillAttention = Annotated[str | None, typer.Option("--prefill-attention", help="Where prefill differs.")]
+PlanFile = Annotated[str | None, typer.Option("--plan", help="A plan.json: its mesh and layouts are run.")]
+
+
+def running(
+    plan: str | None,
+    mesh: str | None,
+    devices: int | None,
+    ffn: str,
+    attention: str,
+    prefill_ffn: str | None,
+    prefill_attention: str | None,
+) -> o.Running:
+    """The mesh and layouts of a plan file, or those the flags give."""
+    if plan is None:
+        return o.read_running(mesh, devices, ffn, attention, prefill_ffn, prefill_attention)
+    from partita.planner.saved import load_plan
+
+    saved = load_plan(plan)
+    if mesh is not None:
+        raise InputError("mesh", mesh, "give --mesh or --plan, which has a mesh of its own")
+    return o.Running(saved.setting.mesh, saved.prefill, saved.decode)
+
+
+def load_engine(checkpoint: GGUFCheckpoint, run: o.Running, devices: int | None, dtype: str) -> Engine:
+    """Places the weights on the mesh, with progress on standard error where that is a terminal."""
+    if dtype not in ("f32", "bf16"):
+        raise InputError("dtype", dtype, "accepted are f32, bf16")
+    from partita.engine.devices import devices_for
+
+    chosen = devices_for(run.mesh.chips, devices)
+    from partita.engine.engine import Engine
+
+    formats = Formats.model_validate(dict.fromkeys(("weights", "activations", "kv"), dtype))
+    with _bar("placing weights") as progress:
+        return Engine(
+            checkpoint,
+            run.mesh,
+            run.prefill,
+            run.decode,
+            formats=formats,
+            devices=chosen,
+            progress=progress,
+        )
+
+
+def _bar(what: str):
+    console = progress_console()
+    if not console.is_terminal:
+        return nullcontext()
+    from contextlib import contextmanager
+
+    from rich.progress import Progress
+
+    @contextmanager
+    def shown():
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task(what, total=None)
+
+            def update(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total)
+
+            yield update
+
+    return shown()
+
+
+def prompt_of(
+    checkpoint: GGUFCheckpoint, prompt: str | None, prompt_ids: str | None, chat: bool
+) -> tuple[list[int], str]:
+    """The prompt's tokens, and the text that is shown before the answer (none for a chat)."""
+    if (prompt is None) == (prompt_ids is None):
+        raise InputError("prompt", None, "give --prompt TEXT or --prompt-ids 1,2,3, one of the two")
+    if prompt_ids is not None:
+        parts = [part.strip() for part in prompt_ids.split(",")]
+        if not all(part.isdecimal() for part in parts):
+            raise InputError("prompt-ids", prompt_ids, "token ids joined by commas are accepted, such as 1,2,3")
+        return [int(part) for part in parts], ""
+    if checkpoint.tokenizer is None:
+        raise InputError("prompt", prompt, "this file has no tokenizer; give --prompt-ids 1,2,3")
+    assert prompt is not None
+    if chat:
+        text = checkpoint.tokenizer.chat([{"role": "user", "content": prompt}])
+        return checkpoint.tokenizer.encode(text), ""
+    return checkpoint.tokenizer.encode(prompt), prompt
+
+
+def stream(
+    engine: Engine, ids: list[int], max_tokens: int, write: Callable[[str], object]
+) -> tuple[list[int], str, dict[str, float]]:
+    """Generates greedily, writing text as it comes; returns tokens, why it ended and seconds by phase."""
+    tokenizer = engine.tokenizer
+    text = tokenizer.stream() if tokenizer else None
+    stop = tokenizer.eos_ids if tokenizer else frozenset()
+    tokens, reason, start, first = [], "length", time.perf_counter(), 0.0
+    for step in engine.steps([ids], max_tokens):
+        token = int(step[0])
+        first = first or time.perf_counter() - start
+        if token in stop:
+            reason = "stop"
+            break
+        tokens.append(token)
+        write(text.push(token) if text else f"{token} ")
+    if text:
+        write(text.end())
+    return tokens, reason, {"prefill": first, "decode": time.perf_counter() - start - first}
+
+
+def command(
+    model: o.ModelName,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="Text to go on from.")] = None,
+    prompt_ids: Annotated[str | None, typer.Option("--prompt-ids", help="Token ids: 1,2,3.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the chat template.")] = False,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens to generate.")] = 64,
+    temperature: Annotated[float, typer.Option("--temperature", help="Only 0, greedy, so far.")] = 0.0,
+    plan: PlanFile = None,
+    mesh: o.MeshText = None,
+    devices: Devices = None,
+    ffn: Annotated[str, typer.Option("--ffn", help=o.FFN_HELP)] = "ws2d",
+    attention: Annotated[str, typer.Option("--attention", help=o.ATTENTION_HELP)] = "batch",
+    prefill_ffn: PrefillFfn = None,
+    prefill_attention: PrefillAttention = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="f32 or bf16.")] = "f32",
+    json: o.AsJson = False,
+) -> None:
+    """Generate text with a model split over this machine's devices."""
+    if temperature != 0:
+        raise InputError("temperature", temperature, "only 0 (greedy) is accepted so far")
+    if max_tokens < 1:
+        raise InputError("max-tokens", max_tokens, "1 or more tokens are accepted")
+    run = running(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention)
+    from partita.checkpoints.open import open_checkpoint
+
+    checkpoint = open_checkpoint(model)
+    ids, shown = prompt_of(checkpoint, prompt, prompt_ids, chat)
+    engine = load_engine(checkpoint, run, devices, dtype)
+    engine.check(ids, max_tokens)
+    pieces: list[str] = []
+
+    def write(piece: str) -> None:
+        pieces.append(piece)
+        if not json:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+
+    if not json:
+        sys.stdout.write(shown)
+        sys.stdout.flush()
+    tokens, reason, seconds = stream(engine, ids, max_tokens, write)
+    completion = "".join(pieces)
+    if not json:
+        sys.stdout.write("\n")
+        return
+    show_json(
+        {
+            "text": shown + completion,
+            "completion": completion,
+            "tokens": tokens,
+            "finish_reason": reason,
+            "prompt_tokens": len(ids),
+            "completion_tokens": len(tokens),
+            "seconds": {**seconds, "note": "each phase's first step compiles"},
+        }
+    )

@@ -1,0 +1,77 @@
+"""The command line: registers the commands and turns errors into one line (or one JSON object).
+
+Exit codes: 0 done, 2 wrong input, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import typer
+
+from partita.cli import catalogue, demo, explain, generate, plan, predict, verify
+from partita.errors import InputError
+
+app = typer.Typer(
+    name="partita",
+    help="Plans how a Transformer is split over chips for inference, and runs what it planned.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("plan")(plan.command)
+app.command("predict")(predict.command)
+app.command("explain")(explain.command)
+app.command("models")(catalogue.models)
+app.command("clusters")(catalogue.clusters)
+app.command("generate")(generate.command)
+app.command("verify")(verify.command)
+app.command("demo")(demo.command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command line and exits."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs a command line and returns its exit code; one line, never a traceback, for a user's mistake."""
+    as_json = "--json" in arguments
+    try:
+        return app(args=arguments, prog_name="partita", standalone_mode=False) or 0
+    except InputError as error:
+        return _refuse(error.field, error.value, error.message, as_json)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except typer.Abort:
+        return 1
+    except typer.TyperException as error:
+        message = getattr(error, "message", None) or "see partita --help"
+        return _refuse(getattr(error, "param_hint", None) or "arguments", None, message, as_json)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # whoever read the output has gone; nothing is left to tell them
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get("PARTITA_TRACEBACK"):
+            raise
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        print(f"internal error: {text} (PARTITA_TRACEBACK=1 shows where)", file=sys.stderr)
+        return 1
+
+
+def _refuse(field: str, value: object, message: str, as_json: bool) -> int:
+    field = " ".join(str(field).split()).strip("'")
+    message = " ".join(message.split())
+    plain = value if isinstance(value, str | int | float | bool | None) else str(value)
+    if as_json:
+        print(json.dumps({"error": {"field": field, "value": plain, "message": message}}, ensure_ascii=False))
+    else:
+        shown = f"{field}: {plain}: {message}" if plain is not None else f"{field}: {message}"
+        print(f"error: {' '.join(shown.split())}", file=sys.stderr)
+    return 2

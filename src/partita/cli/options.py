@@ -1,0 +1,95 @@
+"""Options that several commands share, and what they make of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, get_args
+
+import typer
+
+from partita.checkpoints.gguf import model_from_gguf
+from partita.cost.prediction import Setting
+from partita.errors import InputError
+from partita.sharding.mesh import Mesh, parse_mesh
+from partita.sharding.roles import Roles, parse_roles
+from partita.specs.cluster import parse_cluster
+from partita.specs.formats import Float, Format, Formats
+from partita.specs.model import Model
+from partita.specs.resolve import resolve_model
+from partita.specs.workload import Workload
+
+MODEL_HELP = "Catalogue name, a folder with a config.json, or a .gguf file."
+MESH_HELP = "Logical mesh, e.g. x=4,y=4,z=4."
+FFN_HELP = "ws1d, ws2d, wg-x, wg-xy, wg-xyz, or roles such as x=e,y=f,z=f-gathered."
+ATTENTION_HELP = "heads, batch, or roles such as x=heads,y=batch,z=query."
+
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
+ClusterName = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="tpu-v4:4x4x4, or a TOML file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+MeshText = Annotated[str | None, typer.Option("--mesh", help=MESH_HELP)]
+Weights = Annotated[str, typer.Option("--weights", help="Format of the weights: bf16, int8 or f32.")]
+Kv = Annotated[str, typer.Option("--kv", help="Format of the KV cache: bf16, int8 or f32.")]
+Activations = Annotated[str, typer.Option("--activations", help="Format of activations: bf16 or f32.")]
+Reduce = Annotated[str, typer.Option("--reduce", help="Format partial sums travel in: f32 or bf16.")]
+
+
+def read_model(text: str) -> Model:
+    """MODEL for planning: no weights are read."""
+    return resolve_model(text, {".gguf": model_from_gguf})
+
+
+def read_formats(weights: str, kv: str, activations: str, reduce: str) -> Formats:
+    """Raises InputError naming the option."""
+    for field, value, kinds in (
+        ("weights", weights, Format),
+        ("kv", kv, Format),
+        ("activations", activations, Float),
+        ("reduce", reduce, Float),
+    ):
+        if value not in get_args(kinds):
+            raise InputError(field, value, f"accepted are {', '.join(get_args(kinds))}")
+    return Formats.model_validate(
+        {"weights": weights, "kv": kv, "activations": activations, "reduce": reduce}
+    )
+
+
+def read_setting(
+    model: str, cluster: str, mesh: str | None, workload: Workload, formats: Formats
+) -> Setting:
+    """What is priced; the mesh is the cluster's own shape unless given."""
+    described, on = read_model(model), parse_cluster(cluster)
+    setting = Setting(described, on, parse_mesh(mesh) if mesh else Mesh.of(on.shape), formats, workload)
+    _ = setting.peaks  # a mesh or format that does not fit the cluster is refused here
+    return setting
+
+
+@dataclass(frozen=True)
+class Running:
+    """A mesh and the roles of both phases, for commands that run a model."""
+
+    mesh: Mesh
+    prefill: Roles
+    decode: Roles
+
+
+def read_running(
+    mesh: str | None,
+    devices: int | None,
+    ffn: str,
+    attention: str,
+    prefill_ffn: str | None,
+    prefill_attention: str | None,
+) -> Running:
+    """The mesh, by default all `devices` on one axis, and its layouts; prefill's are decode's unless given."""
+    if mesh is None:
+        if devices is not None and devices < 1:
+            raise InputError("devices", devices, "1 or more devices are accepted")
+        shape = Mesh("x", (devices or 1,))
+    else:
+        shape = parse_mesh(mesh)
+    decode = parse_roles(ffn, attention, shape.axes)
+    try:
+        prefill = parse_roles(prefill_ffn or ffn, prefill_attention or attention, shape.axes)
+    except InputError as error:
+        raise InputError(f"prefill-{error.field}", error.value, error.message) from None
+    return Running(shape, prefill, decode)

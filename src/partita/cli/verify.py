@@ -1,0 +1,117 @@
+"""`partita verify`: predicted against counted collective bytes and FLOPs, exactly."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from partita.cli import options as o
+from partita.cli.generate import Devices, PlanFile, PrefillAttention, PrefillFfn, running
+from partita.cli.output import progress_console, show, show_json
+from partita.errors import InputError
+from partita.sharding.mesh import parse_mesh
+from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, Roles, parse_roles
+from partita.specs.formats import Formats
+from partita.specs.workload import Workload
+
+if TYPE_CHECKING:
+    from partita.measure.verify import Check
+
+
+def command(
+    model: o.ModelName,
+    mesh: o.MeshText = None,
+    plan: PlanFile = None,
+    ffn: Annotated[str | None, typer.Option("--ffn", help=f"{o.FFN_HELP} All unless given.")] = None,
+    attention: Annotated[str | None, typer.Option("--attention", help=o.ATTENTION_HELP)] = None,
+    prefill_ffn: PrefillFfn = None,
+    prefill_attention: PrefillAttention = None,
+    batch: Annotated[int, typer.Option("--batch", help="Sequences.")] = 8,
+    prompt: Annotated[int, typer.Option("--prompt", help="Prompt tokens of each.")] = 16,
+    context: Annotated[int, typer.Option("--context", help="Tokens the cache holds.")] = 32,
+    dtype: Annotated[str, typer.Option("--dtype", help="f32, counted in HLO too, or bf16.")] = "f32",
+    devices: Devices = None,
+    json: o.AsJson = False,
+) -> None:
+    """Compare what the cost model says is moved with what the compiled program moves."""
+    if dtype not in ("f32", "bf16"):
+        raise InputError("dtype", dtype, "accepted are f32, bf16")
+    if mesh is None and plan is None:
+        raise InputError("mesh", None, f"--mesh or --plan is needed; {o.MESH_HELP}")
+    workload = Workload(prompt=prompt, output=1, batch=batch, context=context)
+    if plan is None and ffn is None and attention is None and not (prefill_ffn or prefill_attention):
+        shape = parse_mesh(mesh or "")
+        named = [parse_roles(f, a, shape.axes) for f, a in product(FFN_NAMES, ATTENTION_NAMES)]
+        # every layout in both phases; the second phase one further on, so that the cache switches too
+        pairs: list[tuple[Roles, Roles]] = [(r, named[(i + 3) % len(named)]) for i, r in enumerate(named)]
+    else:
+        run = running(
+            plan, mesh, None, ffn or "ws2d", attention or "batch", prefill_ffn, prefill_attention
+        )
+        shape, pairs = run.mesh, [(run.prefill, run.decode)]
+    described = o.read_model(model)
+    formats = Formats.model_validate(dict.fromkeys(("weights", "activations", "kv"), dtype))
+    from partita.engine.devices import devices_for
+
+    chosen = devices_for(shape.chips, devices)
+    from partita.measure.verify import verify
+
+    console = progress_console()
+    checks: list[Check] = []
+    with console.status("tracing and compiling") as status:
+        for check in verify(
+            described,
+            shape,
+            pairs,
+            formats,
+            batch=workload.batch,
+            prompt=workload.prompt,
+            context=workload.context,
+            devices=chosen,
+        ):
+            checks.append(check)
+            status.update(f"{len(checks)} of {3 * len(pairs)}: {check.phase} {check.layout}")
+    exact = all(check.exact for check in checks)
+    if json:
+        show_json({"exact": exact, "checks": [as_json(check) for check in checks]})
+    else:
+        show(table(checks), "exact" if exact else "NOT exact")
+    if not exact:
+        raise typer.Exit(1)
+
+
+def as_json(check: Check) -> dict:
+    """One check as `verify --json` prints it."""
+    return {
+        "layout": check.layout,
+        "phase": check.phase,
+        "exact": check.exact,
+        "predicted": check.predicted.by_kind(),
+        "counted": check.counted.by_kind(),
+        "compiled": check.compiled.by_kind() if check.compiled else None,
+        "flops": {"predicted": check.predicted.flops, "counted": check.counted.flops},
+        "messages": {
+            "predicted": sum(check.predicted.messages.values()),
+            "counted": sum(check.counted.messages.values()),
+        },
+    }
+
+
+def table(checks: list[Check]):
+    """Predicted against counted bytes a chip sends, a row for each check and kind of collective."""
+    from partita.report.tables import columns
+
+    right = ("predicted bytes", "counted in trace", "in compiled HLO")
+    found = columns("phase", "layout", "collective", *right, "", right=right)
+    for check in checks:
+        predicted, counted = check.predicted.by_kind(), check.counted.by_kind()
+        compiled = check.compiled.by_kind() if check.compiled else {}
+        for kind in sorted({*predicted, *counted, *compiled}) or ["none"]:
+            cells = [predicted.get(kind, 0), counted.get(kind, 0), compiled.get(kind, 0)]
+            shown = [f"{cell:,}" for cell in cells]
+            if check.compiled is None:
+                shown[2] = "not counted"
+            found.add_row(check.phase, check.layout, kind, *shown, "=" if check.exact else "DIFFERS")
+    return found

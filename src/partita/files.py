@@ -1,0 +1,29 @@
+"""Writing files so that nothing is ever half-written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from partita.errors import InputError
+
+
+def write_whole(path: Path, text: str, field: str) -> None:
+    """Writes `text` beside `path`, then renames: the file is the old one or the new one, never a part.
+
+    Raises InputError on `field` where it cannot be written; the old file is then as it was.
+    """
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise InputError(field, path, f"cannot be written: {error.strerror}") from None

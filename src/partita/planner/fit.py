@@ -1,0 +1,75 @@
+"""What to change, least first, so that a model fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from partita.cost.prediction import Setting
+from partita.errors import InputError
+from partita.sharding.mesh import Mesh
+from partita.specs.cluster import parse_cluster
+from partita.specs.workload import Workload
+
+
+def smallest_change(setting: Setting, fits: Callable[[Setting], bool]) -> str:
+    """A sentence: the first of the changes, tried from the mildest, with which `fits` holds."""
+    for change, changed in _changes(setting):
+        if fits(changed):
+            return f"smallest change that fits: {change}"
+    return "no smaller batch, shorter context, int8 format or up to 64 times the chips would fit"
+
+
+def _changes(setting: Setting) -> Iterator[tuple[str, Setting]]:
+    """int8 cache, int8 weights, smaller batches, shorter contexts, more chips; alone, in this order."""
+    for kv, weights in (("int8", None), (None, "int8"), ("int8", "int8")):
+        update = {k: v for k, v in (("kv", kv), ("weights", weights)) if v}
+        if any(getattr(setting.formats, k) != v for k, v in update.items()):
+            formats = setting.formats.model_copy(update=update)
+            flags = " ".join(f"--{name} {value}" for name, value in update.items())
+            yield flags, _with(setting, formats=formats)
+    workload = setting.workload
+    batch = workload.batch
+    while batch > 1:
+        batch //= 2
+        yield f"--batch {batch}", _with(setting, workload=_sized(workload, batch=batch))
+    context = workload.context
+    while context > 128:
+        context //= 2
+        shorter = _sized(workload, context=context)
+        yield f"a context of {context} tokens", _with(setting, workload=shorter)
+    yield from _larger(setting)
+
+
+def _larger(setting: Setting) -> Iterator[tuple[str, Setting]]:
+    """The same kind of chips, each time with the smallest axis doubled."""
+    family, _, shape = setting.cluster.name.partition(":")
+    sizes, mesh = [int(n) for n in shape.split("x")] if shape else [], list(setting.mesh.sizes)
+    for _ in range(6):
+        if not sizes:  # a cluster of the user's own has no larger sisters
+            return
+        sizes[sizes.index(min(sizes))] *= 2
+        mesh[mesh.index(min(mesh))] *= 2
+        try:
+            cluster = parse_cluster(f"{family}:{'x'.join(map(str, sizes))}")
+        except InputError:
+            return
+        yield (
+            f"--on {cluster.name}",
+            _with(setting, cluster=cluster, mesh=Mesh(setting.mesh.axes, tuple(mesh))),
+        )
+
+
+def _with(setting: Setting, **changes) -> Setting:
+    fields = ("model", "cluster", "mesh", "formats", "workload")
+    return Setting(**{name: changes.get(name, getattr(setting, name)) for name in fields})
+
+
+def _sized(workload: Workload, batch: int | None = None, context: int | None = None) -> Workload:
+    batch, context = batch or workload.batch, context or workload.context
+    return Workload(
+        prompt=min(workload.prompt, context),
+        output=workload.output,
+        batch=batch,
+        prefill_batch=min(workload.prefill_batch, batch),
+        context=context,
+    )

@@ -1,0 +1,100 @@
+"""Predictions and plans as tables for people. Knows nothing about how the numbers were made."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from partita.cost.prediction import Prediction
+from partita.planner.plan import Plan
+from partita.specs.units import format_bytes, format_count, format_seconds
+
+
+def columns(*names: str, right: tuple[str, ...] = ()) -> Table:
+    """A plain table with these headings; those in `right` are set to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
+
+
+def attention_split(prediction: Prediction) -> str:
+    """What attention splits over which axes, once the batch is known: "batch over xyz"."""
+    layout = prediction.layout
+    parts = {
+        "batch": layout.attn_b,
+        "query tokens": layout.attn_l,
+        "KV heads": layout.attn_k,
+        "query heads": layout.attn_g,
+    }
+    size = prediction.setting.mesh.size
+    named = {what: "".join(a for a in axes if size[a] > 1) for what, axes in parts.items()}
+    return ", ".join(f"{what} over {axes}" for what, axes in named.items() if axes) or "nothing"
+
+
+def predictions(found: list[Prediction]) -> Table:
+    """Side by side, a column a phase."""
+    table = columns("", *(p.phase for p in found))
+    rows = {
+        "layout": [str(p.layout.roles) for p in found],
+        "attention splits": [attention_split(p) for p in found],
+        "batch": [str(p.batch) for p in found],
+        "tokens a step": [f"{p.tokens_per_step:,}" for p in found],
+        "step, bound": [format_seconds(p.step_seconds) for p in found],
+        "  compute": [format_seconds(float(p.bound.compute_seconds)) for p in found],
+        "  memory": [format_seconds(float(p.bound.memory_seconds)) for p in found],
+        "  communication": [format_seconds(float(p.bound.communication_seconds)) for p in found],
+        "phase, bound": [format_seconds(p.total_seconds) for p in found],
+        "binds": [p.bound.binds for p in found],
+        "MFU, at most": [f"{p.mfu:.1%}" for p in found],
+        "chip-ms per token, at least": [f"{p.chip_seconds_per_token * 1e3:.3g}" for p in found],
+        "memory per chip": [_memory(p) for p in found],
+        "longest context": [format_count(p.max_context) for p in found],
+        "largest batch": [format_count(p.max_batch) for p in found],
+    }
+    for name, cells in rows.items():
+        table.add_row(name, *(Text(cell) for cell in cells))
+    if found[0].padding:
+        for p in found:
+            padded = ", ".join(f"{k} {v['from']} -> {v['to']}" for k, v in p.padding.items())
+            table.add_row("padding", Text(f"{padded}: {format_count(p.padded_parameters)} parameters more"))
+            break
+    return table
+
+
+def _memory(prediction: Prediction) -> str:
+    memory = prediction.memory_bytes
+    parts = ", ".join(f"{part} {format_bytes(memory[part])}" for part in ("weights", "kv", "activations"))
+    return f"{format_bytes(memory['total'])} of {format_bytes(memory['capacity'])}: {parts}"
+
+
+def plan(found: Plan) -> Group:
+    """The chosen layouts, why, and by how much the others lose."""
+    setting = found.decode.setting
+    workload = setting.workload
+    head = Text(
+        f"{setting.model.name} ({format_count(setting.model.parameters)} parameters) on "
+        f"{setting.cluster.name}, mesh {setting.mesh}: prompts of {workload.prompt}, outputs of "
+        f"{workload.output} tokens, weights {setting.formats.weights}, for {found.objective}",
+        style="bold",
+    )
+    why = columns("why")
+    for reason in found.reasons:
+        why.add_row(Text(reason))
+    others = columns("runner-up: prefill", "decode", "latency", "chip-ms per output token", "loses by")
+    for row in found.as_json()["runners_up"]:
+        others.add_row(
+            row["prefill"],
+            row["decode"],
+            format_seconds(row["latency_seconds"]),
+            f"{row['chip_seconds_per_output_token'] * 1e3:.3g}",
+            f"{row['loses_by']:.1%}",
+        )
+    total = Text(
+        f"latency of one request {format_seconds(found.chosen.latency_seconds)} "
+        f"(moving its keys and values between the layouts {format_seconds(found.chosen.switch_seconds)}), "
+        f"{found.chosen.chip_seconds_per_output_token * 1e3:.3g} chip-ms per output token; bounds: "
+        "no run on these chips can be faster, real runs are slower"
+    )
+    return Group(head, predictions([found.prefill, found.decode]), total, Text(), why, Text(), others)

@@ -1,0 +1,33 @@
+"""Plans how a large Transformer is split over chips for inference, and runs what it planned.
+
+>>> import partita
+>>> plan = partita.plan("palm-540b", on="tpu-v4:4x4x4", prompt=2048, output=64, batch=64)
+>>> str(plan.decode.layout.roles)
+'ws2d/batch'
+
+`partita.plan` needs no JAX; `partita.Engine` imports it on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from partita.errors import InputError
+
+if TYPE_CHECKING:
+    from partita.api import plan
+    from partita.engine.engine import Engine
+
+__all__ = ["Engine", "InputError", "plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "plan":
+        from partita.api import plan
+
+        return plan
+    if name == "Engine":
+        from partita.engine.engine import Engine
+
+        return Engine
+    raise AttributeError(f"module 'partita' has no attribute {name!r}")

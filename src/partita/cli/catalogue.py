@@ -56,7 +56,7 @@ def clusters(json: o.AsJson = False) -> None:
                     "form": family.pattern,
                     "example": family.example_name,
                     "chip": catalogue_chip(family.chip).model_dump(),
-                    "axes": [axis.model_dump() for axis in family.axes],
+                    "fabric": [axis.model_dump() for axis in family.fabric],
                     "sources": {
                         **sources("clusters", family.name),
                         "chip": sources("chips", family.chip),
@@ -73,7 +73,7 @@ def clusters(json: o.AsJson = False) -> None:
         chip = catalogue_chip(family.chip)
         peaks = ", ".join(f"{name} {format_count(peak)}" for name, peak in chip.peak_flops.items())
         fabric = ", ".join(
-            f"{axis.kind} ({axis.links} x {format_bytes(axis.link_bandwidth)}/s)" for axis in family.axes
+            f"{axis.kind} ({axis.links} x {format_bytes(axis.link_bandwidth)}/s)" for axis in family.fabric
         )
         table.add_row(
             f"{family.pattern} (such as {family.example_name})",

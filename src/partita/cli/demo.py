@@ -13,7 +13,7 @@ from partita.cli.output import progress_console, show, show_json
 from partita.cli.verify import as_json, table
 from partita.planner.plan import Plan, make_plan
 from partita.sharding.mesh import Mesh
-from partita.sharding.roles import parse_roles
+from partita.sharding.roles import parse_layout
 from partita.specs.formats import Formats
 from partita.specs.workload import Workload
 
@@ -37,12 +37,12 @@ def command(
         for name, found in plans.items():
             show(f"\n== {name} ==", plan(found))
         show(
-            "The paper ran wg-xyz for this offline prefill; by its own formula the switch from wg-xy comes at "
-            "16 F tokens for two input matrices and half as far again for SwiGLU's third.",
+            "The paper ran wg-xyz for this offline prefill; by its own formula the switch from wg-xy comes "
+            "at 16 F tokens for two matrices and half as far again for SwiGLU's third.",
             f"\n== SmolLM2-135M on 8 CPU devices, mesh x=2,y=2,z=2: prefill {_PREFILL}, decode {_DECODE} ==",
         )
     mesh = Mesh("xyz", (2, 2, 2))
-    run = o.Running(mesh, *(parse_roles(*text.split("/"), mesh.axes) for text in (_PREFILL, _DECODE)))
+    run = o.Running(mesh, *(parse_layout(text, mesh.axes) for text in (_PREFILL, _DECODE)))
     from partita.checkpoints.open import open_checkpoint
 
     checkpoint = open_checkpoint("smollm2-135m")
@@ -63,8 +63,8 @@ def command(
     if not json:
         rate = (len(tokens) - 1) / seconds["decode"] if seconds["decode"] else 0.0
         show(
-            f"\n[{len(tokens)} tokens, {reason}; prefill {seconds['prefill']:.1f} s, then {rate:.1f} tokens/s, "
-            "compilation included]\n",
+            f"\n[{len(tokens)} tokens, {reason}; prefill {seconds['prefill']:.1f} s, then {rate:.1f} "
+            "tokens/s, compilation included]\n",
             "Collective bytes each device sends in one step of these two programs, 8 sequences of 16 tokens:",
         )
     from partita.measure.verify import verify

@@ -99,7 +99,9 @@ def prompt_of(
     if prompt_ids is not None:
         parts = [part.strip() for part in prompt_ids.split(",")]
         if not all(part.isdecimal() for part in parts):
-            raise InputError("prompt-ids", prompt_ids, "token ids joined by commas are accepted, such as 1,2,3")
+            raise InputError(
+                "prompt-ids", prompt_ids, "token ids joined by commas are accepted, such as 1,2,3"
+            )
         return [int(part) for part in parts], ""
     if checkpoint.tokenizer is None:
         raise InputError("prompt", prompt, "this file has no tokenizer; give --prompt-ids 1,2,3")
@@ -114,20 +116,12 @@ def stream(
     engine: Engine, ids: list[int], max_tokens: int, write: Callable[[str], object]
 ) -> tuple[list[int], str, dict[str, float]]:
     """Generates greedily, writing text as it comes; returns tokens, why it ended and seconds by phase."""
-    tokenizer = engine.tokenizer
-    text = tokenizer.stream() if tokenizer else None
-    stop = tokenizer.eos_ids if tokenizer else frozenset()
-    tokens, reason, start, first = [], "length", time.perf_counter(), 0.0
-    for step in engine.steps([ids], max_tokens):
-        token = int(step[0])
+    tokens, reason, start, first = [], "", time.perf_counter(), 0.0
+    for piece in engine.pieces(ids, max_tokens):
         first = first or time.perf_counter() - start
-        if token in stop:
-            reason = "stop"
-            break
-        tokens.append(token)
-        write(text.push(token) if text else f"{token} ")
-    if text:
-        write(text.end())
+        tokens += [] if piece.token is None else [piece.token]
+        reason = piece.finish or reason
+        write(piece.text)
     return tokens, reason, {"prefill": first, "decode": time.perf_counter() - start - first}
 
 

@@ -53,9 +53,7 @@ def read_formats(weights: str, kv: str, activations: str, reduce: str) -> Format
     )
 
 
-def read_setting(
-    model: str, cluster: str, mesh: str | None, workload: Workload, formats: Formats
-) -> Setting:
+def read_setting(model: str, cluster: str, mesh: str | None, workload: Workload, formats: Formats) -> Setting:
     """What is priced; the mesh is the cluster's own shape unless given."""
     described, on = read_model(model), parse_cluster(cluster)
     setting = Setting(described, on, parse_mesh(mesh) if mesh else Mesh.of(on.shape), formats, workload)
@@ -80,7 +78,7 @@ def read_running(
     prefill_ffn: str | None,
     prefill_attention: str | None,
 ) -> Running:
-    """The mesh, by default all `devices` on one axis, and its layouts; prefill's are decode's unless given."""
+    """The mesh, by default all `devices` on one axis; prefill's layout is decode's unless given."""
     if mesh is None:
         if devices is not None and devices < 1:
             raise InputError("devices", devices, "1 or more devices are accepted")

@@ -23,7 +23,7 @@ def show(*things: RenderableType) -> None:
 
 def show_json(value: Any) -> None:
     """Prints one JSON object on standard output."""
-    json.dump(value, sys.stdout, ensure_ascii=False, indent=1, allow_nan=False)
+    json.dump(value, sys.stdout, ensure_ascii=False, allow_nan=False)
     sys.stdout.write("\n")
 
 

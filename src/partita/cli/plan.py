@@ -52,7 +52,9 @@ def command(
     if not auto and not batch.isdecimal():
         raise InputError("batch", batch, "a whole number of at least 1, or auto, is accepted")
     if auto and prefill_batch is not None:
-        raise InputError("prefill-batch", prefill_batch, "needs --batch N: with auto both phases have one batch")
+        raise InputError(
+            "prefill-batch", prefill_batch, "needs --batch N: with auto both phases have one batch"
+        )
     workload = Workload(
         prompt=prompt,
         output=output,
@@ -69,12 +71,10 @@ def command(
         max_tpot=parse_duration(max_tpot, "max-tpot") if max_tpot else None,
         top=top,
     )
-    if save is not None or json:
-        printed = found.as_json()
     if save is not None:
-        write_whole(save, jsonlib.dumps(printed, indent=1) + "\n", "save")
+        write_whole(save, jsonlib.dumps(found.as_json(), indent=1) + "\n", "save")
     if json:
-        show_json(printed)
+        show_json(found.as_json())
         return
     from partita.report.tables import plan
 

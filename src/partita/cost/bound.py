@@ -47,9 +47,7 @@ class Bound:
     @property
     def overlapped_seconds(self) -> Number:
         """With all communication hidden."""
-        return np.maximum(
-            np.maximum(self.compute_seconds, self.memory_seconds), self.communication_seconds
-        )
+        return np.maximum(np.maximum(self.compute_seconds, self.memory_seconds), self.communication_seconds)
 
     @property
     def binds(self) -> str:

@@ -18,9 +18,7 @@ def chip_seconds_per_token(tokens: Number, chips: Number, seconds: Number) -> Nu
     return chips * seconds / tokens
 
 
-def context_for_kv_share(
-    capacity_bytes: float, share: float, kv_bytes_per_position: Number
-) -> Number:
+def context_for_kv_share(capacity_bytes: float, share: float, kv_bytes_per_position: Number) -> Number:
     """Longest context whose KV cache takes at most `share` of a chip's memory (the paper's Table 1: 0.30).
 
     `kv_bytes_per_position` is what one chip holds for one position of every sequence of the batch.

@@ -128,9 +128,7 @@ class CostOps:
         return a
 
     def moments(self, x: Sized, norm: str) -> Sized:
-        sharding = Sharding(
-            "BLM", (x.sharding["B"], x.sharding["L"], ""), x.sharding["E"]
-        )
+        sharding = Sharding("BLM", (x.sharding["B"], x.sharding["L"], ""), x.sharding["E"])
         sizes = {"B": x.sizes["B"], "L": x.sizes["L"], "M": 2 if norm == "layernorm" else 1}
         return Sized(sharding, sizes, "f32", "f32")
 

@@ -69,7 +69,7 @@ class Prediction:
 
     @cached_property
     def total_seconds(self) -> float:
-        """The whole phase: the prompt, or `output` decode steps, the cache growing from the prompt's length."""
+        """The prompt, or all `output` decode steps, the cache growing from the prompt's length."""
         if self.phase == "prefill":
             return self.step_seconds
         workload = self.setting.workload
@@ -146,7 +146,10 @@ class Prediction:
     @property
     def padded_parameters(self) -> int:
         """Parameters added by padding, over all chips."""
-        model, padded = self.setting.model, self.layout.storage.padded(self.setting.model, self.setting.mesh.size)
+        model, padded = (
+            self.setting.model,
+            self.layout.storage.padded(self.setting.model, self.setting.mesh.size),
+        )
         larger = model.model_copy(
             update={
                 "heads": padded["K"] * padded["G"],
@@ -206,9 +209,7 @@ class Prediction:
         }
 
 
-def predict(
-    setting: Setting, phase: Phase, roles: Roles, storage: Storage | None = None
-) -> Prediction:
+def predict(setting: Setting, phase: Phase, roles: Roles, storage: Storage | None = None) -> Prediction:
     """Prices one phase in one layout; `storage` where the other phase shares it, else this phase's own."""
     storage = storage or plan_storage(setting.model, setting.mesh, roles, roles)
     workload = setting.workload

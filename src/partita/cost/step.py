@@ -90,7 +90,9 @@ def price_switch(
     """Prices moving a prompt's keys and values of all layers from one phase's sharding to another's."""
     ops = CostOps(sizes, formats, model.layers)
     padded = source.storage.padded(model, sizes)
-    shards = product(sizes, source.batch_axes + "".join(a for a in target.batch_axes if a not in source.batch_axes))
+    shards = product(
+        sizes, source.batch_axes + "".join(a for a in target.batch_axes if a not in source.batch_axes)
+    )
     held = {**padded, "A": model.layers, "M": 2, "B": ceil_to(batch, shards), "S": tokens}
     transformer.switch(ops, Sized(parse(f"A {source.cache}"), held, formats.kv), target)
     return ops.ledger

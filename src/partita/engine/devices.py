@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 
 import jax
 
@@ -19,11 +19,8 @@ def devices_for(count: int, ask: int | None = None) -> list:
     if ask is not None and ask != count:
         raise InputError("mesh", f"{count} chips", f"the mesh's size must be the device count, {ask}")
     wanted = ask or count
-    if os.environ.get("JAX_PLATFORMS", "cpu") in ("", "cpu"):
-        try:
-            jax.config.update("jax_num_cpu_devices", wanted)
-        except RuntimeError:  # JAX runs already; what it has must do
-            pass
+    with contextlib.suppress(RuntimeError):  # JAX runs already; what it has must do
+        jax.config.update("jax_num_cpu_devices", wanted)
     found = jax.devices()
     if len(found) < wanted:
         raise InputError("mesh", f"{count} chips", f"the mesh's size must be the device count, {len(found)}")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,6 +24,15 @@ from partita.specs.formats import Formats
 
 _BUCKET = 16
 """Prompt lengths and cache capacities are rounded up to multiples of this, so that few shapes compile."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one token adds to a text; the last piece has no token, and says why the text ends."""
+
+    token: int | None
+    text: str
+    finish: Literal["length", "stop"] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,8 @@ class Engine:
     >>> from partita.checkpoints import MemoryCheckpoint, random_parameters
     >>> from partita.sharding import Mesh, parse_layout
     >>> from partita.specs import Model
-    >>> model = Model(name="tiny", layers=2, d_model=16, d_ff=32, heads=4, kv_heads=2, head_dim=4, vocabulary=64)
+    >>> sizes = dict(layers=2, d_model=16, d_ff=32, heads=4, kv_heads=2, head_dim=4, vocabulary=64)
+    >>> model = Model(name="tiny", **sizes)
     >>> checkpoint = MemoryCheckpoint(model, random_parameters(model, seed=0))
     >>> engine = Engine(checkpoint, Mesh("x", (1,)), *[parse_layout("ws2d/heads", "x")] * 2)
     >>> engine.logits([[1, 2, 3], [4, 5]])[1].shape
@@ -61,7 +71,7 @@ class Engine:
         *,
         formats: Formats | None = None,
         storage: Storage | None = None,
-        devices: Sequence[jax.Device] | None = None,
+        devices: Sequence[Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ):
         """Places the weights once, where decode keeps them (or as `storage` says), for both phases."""
@@ -71,6 +81,13 @@ class Engine:
         self.storage = storage or plan_storage(self.model, mesh, decode, prefill)
         self.programs = Programs(self.model, mesh, self.storage, self.formats, devices)
         self.parameters = place(self.programs, checkpoint, progress)
+
+    @classmethod
+    def load(cls, model: str, **options) -> Engine:
+        """An engine for MODEL with `plan=` or `mesh=`, `prefill=`, `decode=`; see `engine.load.load`."""
+        from partita.engine.load import load
+
+        return load(model, **options)
 
     def batch(self, prompts: Sequence[Sequence[int]]) -> Batch:
         """Pads prompts to one shape. Raises InputError for an empty or impossible prompt."""
@@ -126,6 +143,34 @@ class Engine:
             tokens, cache = decode(self.parameters, cache, tokens, positions)
             positions = positions + 1
             yield np.asarray(tokens)[: batch.count]
+
+    def pieces(self, ids: Sequence[int], max_tokens: int) -> Iterator[Piece]:
+        """Greedy continuation of one prompt, a piece a token, until a token that ends the text."""
+        text = self.tokenizer.stream() if self.tokenizer else None
+        ends = self.tokenizer.eos_ids if self.tokenizer else frozenset()
+        finish: Literal["length", "stop"] = "length"
+        for step in self.steps([ids], max_tokens):
+            token = int(step[0])
+            if token in ends:
+                finish = "stop"
+                break
+            yield Piece(token, text.push(token) if text else f"{token} ")
+        yield Piece(None, text.end() if text else "", finish)
+
+    def stream(
+        self, prompt: str | Sequence[int], max_tokens: int = 64, temperature: float = 0.0
+    ) -> Iterator[str]:
+        """The continuation of a prompt, text or token ids, as pieces of text while it is decoded.
+
+        Raises InputError for a temperature other than 0, and for text where there is no tokenizer.
+        """
+        if temperature != 0:
+            raise InputError("temperature", temperature, "only 0 (greedy) is accepted so far")
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise InputError("prompt", prompt, "this model has no tokenizer; give token ids")
+            prompt = self.tokenizer.encode(prompt)
+        return (piece.text for piece in self.pieces(prompt, max_tokens))
 
     def generate(
         self, prompts: Sequence[Sequence[int]], max_tokens: int, stop: frozenset[int] = frozenset()

@@ -23,18 +23,14 @@ from partita.specs.model import Model
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "int8": jnp.int8}
 
 
-def _static() -> Any:
-    return field(metadata={"static": True}, default=None)
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Local:
     """One device's part of a tensor; `settles` is the dtype it takes once fully summed."""
 
     value: jax.Array
-    sharding: Sharding = _static()
-    settles: Any = _static()
+    sharding: Sharding = field(metadata={"static": True})
+    settles: Any = field(metadata={"static": True}, default=None)
     index: jax.Array | None = None
     """In the cache of all layers: which layer this is. The value then has a leading axis of layers."""
 
@@ -234,9 +230,7 @@ class JaxOps:
         return self.to(Local(ids.astype(jnp.int32), Sharding("B", (best.sharding["B"],))), "B")
 
 
-def _reordering(
-    old: tuple[str, ...], new: tuple[str, ...], mesh: Mapping[str, int]
-) -> list[tuple[int, int]]:
+def _reordering(old: tuple[str, ...], new: tuple[str, ...], mesh: Mapping[str, int]) -> list[tuple[int, int]]:
     """(source, destination) pairs that take shards from order `old` of the axes to order `new`.
 
     Block number b lies at the device whose coordinates spell b in the order of `old`; it belongs at the

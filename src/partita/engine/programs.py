@@ -89,9 +89,7 @@ class Programs:
         """(parameters, tokens [B L]) -> float32 logits [B L V] of every token, V padded."""
 
         def step(parameters, tokens):
-            logits, _ = self._forward(
-                self._ops(), layout, parameters, tokens, _positions(tokens), None, None
-            )
+            logits, _ = self._forward(self._ops(), layout, parameters, tokens, _positions(tokens), None, None)
             return logits.value
 
         out = self.spec(parse(transformer.logits_sharding(layout)))

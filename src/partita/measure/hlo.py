@@ -79,7 +79,8 @@ def _collective(
 ) -> list[tuple[str, str, int, int]]:
     bare = re.sub(r"\{[^}]*\}|/\*.*?\*/", "", result)  # without memory layouts and comments
     tensors = [
-        _BYTES[dtype] * math.prod(int(n) for n in dims.split(",") if n) for dtype, dims in _SHAPE.findall(bare)
+        _BYTES[dtype] * math.prod(int(n) for n in dims.split(",") if n)
+        for dtype, dims in _SHAPE.findall(bare)
     ]
     if kind == "collective-permute":
         return [(kind, "", size, 0) for size in tensors]

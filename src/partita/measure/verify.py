@@ -57,7 +57,7 @@ def verify(
     context: int,
     storage: Storage | None = None,
     compiled: bool = True,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> Iterator[Check]:
     """Checks prefill, the switch of the cache, and decode of every (prefill, decode) pair of roles.
 
@@ -81,7 +81,9 @@ def check_prefill(programs: Programs, layout: Layout, batch: int, prompt: int, c
     step = price_step(
         programs.model, layout, programs.mesh.size, programs.formats, batch=batch, queries=prompt
     )
-    return _check(programs, "prefill", str(layout.roles), programs.prefill(layout), args, step.ledger, compiled)
+    return _check(
+        programs, "prefill", str(layout.roles), programs.prefill(layout), args, step.ledger, compiled
+    )
 
 
 def check_decode(programs: Programs, layout: Layout, batch: int, context: int, compiled: bool) -> Check:

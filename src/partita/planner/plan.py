@@ -88,6 +88,10 @@ class Plan:
     def decode(self) -> Prediction:
         return self.chosen.decode
 
+    def explain(self) -> str:
+        """Why these layouts, a line for each reason."""
+        return "\n".join(self.reasons)
+
     def as_json(self) -> dict[str, Any]:
         """The object `plan --json` prints; its keys are stable."""
         setting = self.decode.setting
@@ -220,9 +224,7 @@ def alone_fits(prediction: Prediction) -> None:
     """Raises InputError, with the smallest change that would help, where a single phase does not fit."""
     if not prediction.fits:
         roles = prediction.layout.roles
-        raise too_large(
-            prediction, lambda setting: predict(setting, prediction.phase, roles).fits
-        )
+        raise too_large(prediction, lambda setting: predict(setting, prediction.phase, roles).fits)
 
 
 def _too_slow(pairs: list[Pair], max_ttft: float | None, max_tpot: float | None) -> InputError:
@@ -231,7 +233,11 @@ def _too_slow(pairs: list[Pair], max_ttft: float | None, max_tpot: float | None)
     if max_ttft is not None and ttft > max_ttft:
         field, value, best = "max_ttft", max_ttft, f"the fastest prefill's bound is {format_seconds(ttft)}"
     elif max_tpot is not None and tpot > max_tpot:
-        field, value, best = "max_tpot", max_tpot, f"the fastest decode step's bound is {format_seconds(tpot)}"
+        field, value, best = (
+            "max_tpot",
+            max_tpot,
+            f"the fastest decode step's bound is {format_seconds(tpot)}",
+        )
     else:
         field, value, best = "max_ttft and max_tpot", max_ttft, "no pair of layouts keeps both"
     return InputError(field, format_seconds(value or 0.0), f"no layout keeps this limit: {best}")

@@ -82,5 +82,7 @@ def load_plan(path: str | Path) -> SavedPlan:
     except InputError as error:
         raise InputError("plan", path, str(error)) from None
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError("plan", path, f"is not a whole plan: {error} is missing or of another kind") from None
+        raise InputError(
+            "plan", path, f"is not a whole plan: {error} is missing or of another kind"
+        ) from None
     return SavedPlan(setting, roles["prefill"], roles["decode"])

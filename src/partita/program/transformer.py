@@ -48,7 +48,7 @@ def forward(
 
 
 def embed(ops: Ops[T], layout: Layout, weights: Mapping[str, T], tokens: T) -> T:
-    """Tokens [B L] -> residual [B_t L E_ef]. Tokens move, the table stays: every chip looks all of them up."""
+    """Tokens [B L] -> residual [B_t L E_ef]; the table stays, every chip looks all tokens up in its part."""
     with ops.scope("embed"):
         x = ops.lookup(weights["embed"], ops.to(tokens, f"B_{_replicas(layout, layout.tokens_b)} L"))
         return ops.to(x, layout.residual)

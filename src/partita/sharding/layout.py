@@ -225,6 +225,8 @@ def _assign_heads(model: Model, mesh: Mesh, axes: list[str]) -> str:
         return kv * group, kv // shards
 
     subsets = (
-        "".join(chosen) for count in range(len(axes), -1, -1) for chosen in itertools.combinations(axes, count)
+        "".join(chosen)
+        for count in range(len(axes), -1, -1)
+        for chosen in itertools.combinations(axes, count)
     )
     return min(subsets, key=cost)

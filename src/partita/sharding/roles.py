@@ -73,9 +73,15 @@ def _written(field: str, text: str, axes: str, roles: tuple[str, ...], names: tu
     for part in text.split(","):
         axis, equals, role = part.strip().partition("=")
         if not equals or role not in roles:
-            raise InputError(field, text, f"unknown layout; {accepted}" if not equals else f"unknown role {role!r}; {accepted}")
+            raise InputError(
+                field,
+                text,
+                f"unknown layout; {accepted}" if not equals else f"unknown role {role!r}; {accepted}",
+            )
         if axis not in axes or len(axis) != 1:
-            raise InputError(field, text, f"axis {axis!r} is not one of the mesh's ({', '.join(axes)}); {accepted}")
+            raise InputError(
+                field, text, f"axis {axis!r} is not one of the mesh's ({', '.join(axes)}); {accepted}"
+            )
         if axis in found:
             raise InputError(field, text, f"axis {axis} is named twice; {accepted}")
         found[axis] = role

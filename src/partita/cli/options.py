@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 
-from partita.checkpoints.gguf import model_from_gguf
 from partita.cost.prediction import Setting
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh, parse_mesh
@@ -35,7 +35,14 @@ Reduce = Annotated[str, typer.Option("--reduce", help="Format partial sums trave
 
 def read_model(text: str) -> Model:
     """MODEL for planning: no weights are read."""
-    return resolve_model(text, {".gguf": model_from_gguf})
+    return resolve_model(text, {".gguf": _model_from_gguf})
+
+
+def _model_from_gguf(path: Path) -> Model:
+    # imported here: the gguf library would slow every `plan` and `predict` of another model
+    from partita.checkpoints.gguf import model_from_gguf
+
+    return model_from_gguf(path)
 
 
 def read_formats(weights: str, kv: str, activations: str, reduce: str) -> Formats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from partita.errors import InputError
@@ -21,7 +22,8 @@ def axis_bandwidths(mesh: Mesh, cluster: Cluster) -> Mapping[str, float]:
     """Peak bytes per second one chip can send in a collective over each mesh axis.
 
     Logical axes fill the physical ones in order, last with last (the fastest); one that spans several has
-    the slowest's bandwidth. On a torus every axis counts the whole of the chip's links, as in the paper.
+    the slowest's bandwidth, one of size 1 sends nothing and has no limit (inf). On a torus every axis counts
+    the whole of the chip's links, as in the paper. Raises InputError (field "mesh") where they do not fit.
     """
     check_mesh(mesh, cluster)
     level = len(cluster.fabric) - 1
@@ -46,5 +48,5 @@ def axis_bandwidths(mesh: Mesh, cluster: Cluster) -> Mapping[str, float]:
                     f"axis {axis} does not fit {cluster.name}: give axes that divide its physical axes "
                     f"({'x'.join(map(str, cluster.shape))}) or are divided by them, fastest last",
                 )
-        found[axis] = min(speeds, default=cluster.bandwidth_bytes_per_second(level))
+        found[axis] = min(speeds, default=math.inf)
     return found

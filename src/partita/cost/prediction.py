@@ -5,6 +5,7 @@ Knows nothing about other layouts: choosing is the planner's.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -109,14 +110,21 @@ class Prediction:
     @cached_property
     def max_context(self) -> int:
         """Most tokens of context (prompt tokens, in prefill) for which this batch still fits; 0 if none."""
-        return _largest(lambda tokens: self._held(self.batch, tokens))
+        return _largest(lambda tokens: self._held(self.batch, tokens), self._split_sizes())
 
     @cached_property
     def max_batch(self) -> int:
         """Most sequences of this context that still fit; 0 if none."""
         workload = self.setting.workload
         tokens = workload.prompt if self.phase == "prefill" else workload.context
-        return _largest(lambda batch: self._held(batch, tokens))
+        return _largest(lambda batch: self._held(batch, tokens), self._split_sizes())
+
+    def _split_sizes(self) -> set[int]:
+        """Numbers of sequences or query tokens from which the layout can split them over more chips."""
+        found = {1}
+        for size in self.setting.mesh.sizes:
+            found |= {size * other for other in found}
+        return found
 
     def _held(self, batch: int, tokens: int) -> bool:
         layout = resolve(
@@ -250,14 +258,21 @@ def _price(setting: Setting, phase: Phase, layout: Layout, batch: Number, tokens
     )
 
 
-def _largest(fits: Any) -> int:
-    """The largest whole number that fits, found by doubling and bisection; memory grows with it."""
-    if not fits(1):
+def _largest(fits: Callable[[int], bool], starts: Iterable[int]) -> int:
+    """The largest whole number that fits, 0 if none does.
+
+    Memory grows with the number from one of `starts` to the next, but a layout may split more from there
+    on: found in the last of these ranges whose start fits, by doubling and bisection.
+    """
+    ranges = sorted(starts)
+    low = next((start for start in reversed(ranges) if fits(start)), 0)
+    if not low:
         return 0
-    low = 1
-    while low < 2**40 and fits(2 * low):
-        low *= 2
-    high = 2 * low
+    high = min((start for start in ranges if start > low), default=0)
+    if not high:
+        high = 2 * low
+        while high < 2**41 and fits(high):
+            low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

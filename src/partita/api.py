@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from partita.checkpoints.gguf import model_from_gguf
+from pathlib import Path
+
 from partita.cost.prediction import Setting
 from partita.planner.plan import Objective, Plan, make_plan, make_plan_any_batch
 from partita.sharding.mesh import Mesh, parse_mesh
@@ -34,7 +35,7 @@ def plan(
 
     Raises InputError for wrong input, and where nothing fits or keeps the limits.
     """
-    described = resolve_model(model, {".gguf": model_from_gguf}) if isinstance(model, str) else model
+    described = resolve_model(model, {".gguf": _model_from_gguf}) if isinstance(model, str) else model
     cluster = parse_cluster(on) if isinstance(on, str) else on
     shape = parse_mesh(mesh) if isinstance(mesh, str) else mesh or Mesh.of(cluster.shape)
     auto = batch == "auto"
@@ -53,3 +54,10 @@ def plan(
         max_tpot=parse_duration(max_tpot, "max_tpot") if max_tpot else None,
         top=top,
     )
+
+
+def _model_from_gguf(path: Path) -> Model:
+    # imported here: the gguf library would slow every plan of another model
+    from partita.checkpoints.gguf import model_from_gguf
+
+    return model_from_gguf(path)

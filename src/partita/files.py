@@ -24,6 +24,7 @@ def write_whole(path: Path, text: str, field: str) -> None:
         os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
         raise InputError(field, path, f"cannot be written: {error.strerror}") from None
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)  # gone where it has become `path`

@@ -231,7 +231,7 @@ def test_the_largest_batch_and_context_are_exactly_that(phase: Phase, layout: st
     found = tiny(phase, layout, hbm_bytes)
 
     def fits(**sizes: int) -> bool:
-        return tiny(phase, layout, hbm_bytes, **sizes).fits
+        return tiny(phase, layout, hbm_bytes, SMALL_MESH, **sizes).fits
 
     tokens = "prompt" if phase == "prefill" else "context"
     for name, most in (("batch", found.max_batch), (tokens, found.max_context)):
@@ -240,11 +240,15 @@ def test_the_largest_batch_and_context_are_exactly_that(phase: Phase, layout: st
 
 
 @pytest.mark.parametrize(
-    ("shape", "fitting"), [((2, 2, 2), [1, 2, 4]), ((8, 1, 1), [1, 8]), ((2, 4, 1), [1, 2, 4])], ids=str
+    ("shape", "hbm_bytes", "fitting"),
+    [((2, 2, 2), 24_000, [1, 2, 4]), ((2, 4, 1), 32_000, [1, 2, 8]), ((8, 1, 1), 40_000, [1, 8])],
+    ids=str,
 )
-def test_the_largest_batch_may_lie_beyond_some_that_do_not_fit(shape: tuple[int, ...], fitting: list[int]):
+def test_the_largest_batch_may_lie_beyond_some_that_do_not_fit(
+    shape: tuple[int, ...], hbm_bytes: int, fitting: list[int]
+):
     """Seven sequences cannot be split over an axis of 8 and are kept whole; of 8 each chip holds one."""
-    mesh, hbm_bytes = Mesh.of(shape), 24_000
+    mesh = Mesh.of(shape)
     fits = [tiny("decode", "ws2d/batch", hbm_bytes, mesh, batch=batch).fits for batch in range(1, 40)]
     assert [batch for batch, held in enumerate(fits, start=1) if held] == fitting
     assert tiny("decode", "ws2d/batch", hbm_bytes, mesh).max_batch == fitting[-1]

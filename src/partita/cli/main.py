@@ -6,12 +6,14 @@ Exit codes: 0 done, 2 wrong input, 1 anything else.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 
 import typer
 
 from partita.cli import catalogue, demo, explain, generate, plan, predict, verify
+from partita.cli.usage import usage_error
 from partita.errors import InputError
 
 app = typer.Typer(
@@ -39,18 +41,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs a command line and returns its exit code; one line, never a traceback, for a user's mistake."""
-    as_json = "--json" in arguments
     try:
         return app(args=arguments, prog_name="partita", standalone_mode=False) or 0
     except InputError as error:
-        return _refuse(error.field, error.value, error.message, as_json)
+        return _refuse(error, arguments)
     except typer.Exit as stop:
         return stop.exit_code
     except typer.Abort:
         return 1
     except typer.TyperException as error:
-        message = getattr(error, "message", None) or "see partita --help"
-        return _refuse(getattr(error, "param_hint", None) or "arguments", None, message, as_json)
+        return _refuse(usage_error(error, arguments), arguments)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
@@ -65,13 +65,21 @@ def run(arguments: list[str]) -> int:
         return 1
 
 
-def _refuse(field: str, value: object, message: str, as_json: bool) -> int:
-    field = " ".join(str(field).split()).strip("'")
-    message = " ".join(message.split())
-    plain = value if isinstance(value, str | int | float | bool | None) else str(value)
-    if as_json:
-        print(json.dumps({"error": {"field": field, "value": plain, "message": message}}, ensure_ascii=False))
+def _refuse(error: InputError, arguments: list[str]) -> int:
+    field, message = _as_typed(" ".join(error.field.split()), arguments), " ".join(error.message.split())
+    value = error.value if isinstance(error.value, str | int | None) else str(error.value)
+    if isinstance(error.value, float) and math.isfinite(error.value):
+        value = error.value
+    if "--json" in arguments:
+        # in ASCII, which any output takes: an argument may be bytes that are no text
+        print(json.dumps({"error": {"field": field, "value": value, "message": message}}))
     else:
-        shown = f"{field}: {plain}: {message}" if plain is not None else f"{field}: {message}"
+        shown = f"{field}: {value}: {message}" if value is not None else f"{field}: {message}"
         print(f"error: {' '.join(shown.split())}", file=sys.stderr)
     return 2
+
+
+def _as_typed(field: str, arguments: list[str]) -> str:
+    """An option's field as the user wrote it: `max_tpot` is `max-tpot` where `--max-tpot` was given."""
+    option = field.replace("_", "-")
+    return option if f"--{option}" in {argument.split("=")[0] for argument in arguments} else field

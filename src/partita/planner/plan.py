@@ -238,6 +238,7 @@ def _too_slow(pairs: list[Pair], max_ttft: float | None, max_tpot: float | None)
             max_tpot,
             f"the fastest decode step's bound is {format_seconds(tpot)}",
         )
-    else:
-        field, value, best = "max_ttft and max_tpot", max_ttft, "no pair of layouts keeps both"
+    else:  # each limit is kept by some pair, so both were given
+        field, value = "max_tpot", max_tpot
+        best = f"no pair of layouts keeps it and the max_ttft of {format_seconds(max_ttft or 0.0)}"
     return InputError(field, format_seconds(value or 0.0), f"no layout keeps this limit: {best}")

@@ -1,0 +1,313 @@
+"""The planner against brute force written here, against limits, and against the choices of the paper."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from tests.planner.settings import palm, setting
+
+from partita.cost.prediction import Prediction, Setting, predict, switch_seconds
+from partita.errors import InputError
+from partita.planner import OBJECTIVES, Objective, Plan, make_plan, make_plan_any_batch
+from partita.planner.plan import BATCHES
+from partita.sharding.layout import plan_storage
+from partita.sharding.mesh import parse_mesh
+from partita.sharding.roles import parse_roles
+from partita.specs import Formats, Workload, parse_cluster
+
+FFN = ("ws1d", "ws2d", "wg-x", "wg-xy", "wg-xyz")
+ATTENTION = ("heads", "batch")
+INT8 = Formats(weights="int8")
+
+
+def every_pair(given: Setting) -> Iterator[tuple[Prediction, Prediction]]:
+    """Prefill and decode in every pair of named layouts that fits, on the storage that the pair shares."""
+    roles = [parse_roles(ffn, attention, given.mesh.axes) for ffn, attention in product(FFN, ATTENTION)]
+    for prefill, decode in product(roles, roles):
+        storage = plan_storage(given.model, given.mesh, decode, prefill)
+        phases = predict(given, "prefill", prefill, storage), predict(given, "decode", decode, storage)
+        if all(p.memory_bytes["total"] <= p.memory_bytes["capacity"] for p in phases):
+            yield phases
+
+
+def latency(prefill: Prediction, decode: Prediction) -> float:
+    return prefill.step_seconds + switch_seconds(prefill, decode) + decode.total_seconds
+
+
+def chip_seconds(prefill: Prediction, decode: Prediction) -> float:
+    """Of one output token; prompts are read in as many prefills as the decode batch takes."""
+    workload, chips = decode.setting.workload, decode.setting.cluster.chips
+    prefills = -(-workload.batch // workload.prefill_batch)
+    seconds = prefills * (prefill.step_seconds + switch_seconds(prefill, decode)) + decode.total_seconds
+    return chips * seconds / (workload.batch * workload.output)
+
+
+SCORES = {
+    "latency": latency,
+    "cost": chip_seconds,
+    "throughput": chip_seconds,
+    "context": lambda _prefill, decode: -decode.max_context,
+}
+
+
+def layouts(plan: Plan) -> tuple[str, str]:
+    return str(plan.prefill.layout.roles), str(plan.decode.layout.roles)
+
+
+SETTINGS = {
+    "palm-540b, 64 chips, chat": palm(INT8, batch=64, prefill_batch=1),
+    "palm-540b, 64 chips, almost full": palm(batch=448),
+    "palm-8b, 8 chips": setting("palm-8b", "tpu-v4:2x2x2", batch=32, prompt=512, output=16),
+    "smollm2, padded, 1 x 2 x 4": setting("smollm2-135m", "tpu-v4:1x2x4", batch=3, prompt=96, output=5),
+    "mt-nlg, uneven prefills": setting("mt-nlg-530b", "tpu-v4:4x4x8", batch=20, prefill_batch=8, output=9),
+}
+
+
+# -- against brute force --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("given", SETTINGS.values(), ids=SETTINGS.keys())
+def test_no_pair_that_fits_is_better_than_the_chosen(given: Setting, objective: Objective):
+    score = SCORES[objective]
+    best = sorted(score(*pair) for pair in every_pair(given))
+    plan = make_plan(given, objective, top=7)
+    ranked = [plan.chosen, *plan.runners_up]
+    assert [score(p.prefill, p.decode) for p in ranked] == pytest.approx(best[:7], rel=1e-12)
+    assert len({(p.prefill.layout.roles, p.decode.layout.roles) for p in ranked}) == len(ranked)
+
+
+def test_the_fastest_pair_is_passed_over_where_it_does_not_fit():
+    """On chips with a little less memory than the best pair takes, the next that fits is chosen."""
+    roomy = palm(batch=64)
+    best = make_plan(roomy)
+    needed = max(p.memory_bytes["total"] for p in (best.prefill, best.decode))
+    chip = roomy.cluster.chip.model_copy(update={"hbm_bytes": needed - 1})
+    tight = replace(roomy, cluster=roomy.cluster.model_copy(update={"chip": chip}))
+    plan = make_plan(tight)
+    assert layouts(plan) != layouts(best)
+    assert plan.chosen.fits
+    assert plan.chosen.latency_seconds >= best.chosen.latency_seconds
+    assert plan.chosen.latency_seconds == pytest.approx(min(latency(*pair) for pair in every_pair(tight)))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(
+    "given",
+    [palm(batch=1), setting("smollm2-135m", "tpu-v4:1x2x2", batch=1, prompt=256)],
+    ids=["palm-540b", "smollm2"],
+)
+def test_the_automatic_batch_is_the_best_of_all_tried(given: Setting, objective: Objective):
+    scores = {}
+    for batch in BATCHES:
+        workload = Workload(prompt=given.workload.prompt, output=given.workload.output, batch=batch)
+        plan = make_plan_or_none(replace(given, workload=workload), objective)
+        if plan is not None:
+            scores[batch] = plan.chosen.score(objective)
+    found = make_plan_any_batch(given, objective)
+    assert found.chosen.score(objective) == pytest.approx(min(scores.values()), rel=1e-12)
+    assert found.decode.batch == found.prefill.batch
+    assert found.chosen.score(objective) == scores[found.decode.batch]
+
+
+def make_plan_or_none(given: Setting, objective: Objective, **limits: Any) -> Plan | None:
+    try:
+        return make_plan(given, objective, **limits)
+    except InputError:
+        return None
+
+
+# -- the choices of the paper (Pope et al. 2022, sections 3.2, 3.3 and 4.1) -------------------------------
+
+
+@pytest.mark.parametrize("batch", [64, 128, 256, 512])
+@pytest.mark.parametrize("formats", [Formats(), INT8], ids=["bf16", "int8"])
+def test_decode_is_weight_stationary_2d_with_attention_split_over_the_batch(formats: Formats, batch: int):
+    plan = make_plan_or_none(palm(formats, batch=batch, prefill_batch=1), "latency")
+    assert plan is not None
+    assert layouts(plan)[1] == "ws2d/batch"
+
+
+@pytest.mark.parametrize("objective", ["latency", "cost"])
+def test_one_prompt_is_prefilled_weight_stationary_2d(objective: Objective):
+    plan = make_plan(palm(INT8, batch=64, prefill_batch=1), objective)
+    assert plan.prefill.layout.roles.ffn == "ws2d"
+    assert plan.prefill.tokens_per_step == 2048
+
+
+@pytest.mark.parametrize("objective", ["latency", "cost", "throughput"])
+def test_a_million_tokens_are_prefilled_weight_gathered(objective: Objective):
+    plan = make_plan(palm(batch=512), objective)
+    assert plan.prefill.tokens_per_step == 2**20
+    assert plan.prefill.layout.roles.ffn.startswith("wg-")
+    assert layouts(plan)[1] == "ws2d/batch"
+
+
+def test_more_tokens_gather_over_more_axes():
+    """Section 3.2.2: communication falls from ws2d to wg-x, wg-xy and wg-xyz as tokens in prefill grow."""
+    order = ["ws2d", "wg-x", "wg-xy", "wg-xyz"]
+    chosen = []
+    for batch in (1, 4, 16, 64, 512, 4096):
+        short = setting("palm-540b", "tpu-v4:4x4x4", INT8, batch=batch, prompt=512, output=1)
+        chip = short.cluster.chip.model_copy(update={"hbm_bytes": 10**13})  # memory is no matter here
+        plan = make_plan(replace(short, cluster=short.cluster.model_copy(update={"chip": chip})), "cost")
+        chosen.append(order.index(plan.prefill.layout.roles.ffn))
+    assert chosen == sorted(chosen)
+    assert chosen[0] == 0
+    assert chosen[-1] == 3
+
+
+def test_a_throughput_plan_takes_a_large_batch_and_a_latency_plan_one_sequence():
+    assert make_plan_any_batch(palm(batch=1), "throughput").decode.batch >= 256
+    assert make_plan_any_batch(palm(batch=1), "latency").decode.batch == 1
+
+
+# -- limits ---------------------------------------------------------------------------------------------
+
+
+def test_limits_are_kept_and_cost_something():
+    free = make_plan_any_batch(palm(batch=1), "throughput")
+    limit = 0.5 * free.decode.step_seconds
+    kept = make_plan_any_batch(palm(batch=1), "throughput", max_tpot=limit)
+    assert kept.decode.step_seconds <= limit
+    assert 1 < kept.decode.batch < free.decode.batch
+    assert kept.chosen.score("throughput") > free.chosen.score("throughput")
+    both = make_plan_any_batch(palm(batch=1), "throughput", max_tpot=limit, max_ttft=0.5)
+    assert both.prefill.total_seconds <= 0.5
+    assert both.decode.step_seconds <= limit
+    assert both.decode.batch < kept.decode.batch
+
+
+def test_a_limit_changes_the_layout_where_only_another_keeps_it():
+    given = SETTINGS["palm-8b, 8 chips"]
+    plan = make_plan(given)
+    # a pair with faster decode steps but a later end, if there is one, is what the limit must find
+    steps = {
+        d.step_seconds: (str(p.layout.roles), str(d.layout.roles))
+        for p, d in every_pair(given)
+        if d.step_seconds < plan.decode.step_seconds
+    }
+    fastest = min(steps)
+    limited = make_plan(given, max_tpot=fastest)
+    assert limited.decode.step_seconds == fastest
+    assert layouts(limited) != layouts(plan)
+    assert limited.chosen.latency_seconds >= plan.chosen.latency_seconds
+
+
+def test_a_limit_that_is_just_met_is_met():
+    given = SETTINGS["palm-8b, 8 chips"]
+    plan = make_plan(given)
+    limits = {"max_ttft": plan.prefill.total_seconds, "max_tpot": plan.decode.step_seconds}
+    assert layouts(make_plan(given, **limits)) == layouts(plan)
+
+
+@pytest.mark.parametrize("field", ["max_ttft", "max_tpot"])
+def test_an_unreachable_limit_is_refused_with_the_best_there_is(field: str):
+    given = SETTINGS["palm-8b, 8 chips"]
+    pairs = list(every_pair(given))
+    best = min(p.total_seconds if field == "max_ttft" else d.step_seconds for p, d in pairs)
+    make_plan(given, **{field: best})
+    with pytest.raises(InputError, match="no layout keeps this limit: the fastest") as caught:
+        make_plan(given, **{field: best * (1 - 1e-6)})
+    assert caught.value.field == field
+
+
+def test_limits_that_only_different_pairs_keep_are_refused_together():
+    """Each limit is one that some pair keeps; none keeps both, so the error names both."""
+    given = SETTINGS["smollm2, padded, 1 x 2 x 4"]
+    pairs = list(every_pair(given))
+    ttft = min(p.total_seconds for p, _ in pairs)
+    tpot = min(d.step_seconds for _, d in pairs)
+    kept = [pair for pair in pairs if pair[0].total_seconds <= ttft and pair[1].step_seconds <= tpot]
+    if kept:  # these layouts agree: squeeze prefill out of the storage the fastest decode needs
+        pytest.fail("the setting no longer has limits in conflict; choose another")
+    with pytest.raises(InputError, match="keeps it and the max_ttft of") as caught:
+        make_plan(given, max_ttft=ttft, max_tpot=tpot)
+    assert caught.value.field == "max_tpot"
+
+
+# -- what does not fit ----------------------------------------------------------------------------------
+
+
+def test_a_model_that_does_not_fit_is_refused_with_bytes_by_part_and_the_smallest_change():
+    with pytest.raises(InputError) as caught:
+        make_plan(setting("palm-540b", "tpu-v4:2x2x2", batch=64))
+    assert (caught.value.field, caught.value.value) == ("cluster", "tpu-v4:2x2x2")
+    message = caught.value.message
+    for part in ("weights 135 GB", "kv 1.98 GB", "activations", "of 34.4 GB per chip"):
+        assert part in message
+    assert message.endswith("smallest change that fits: --on tpu-v4:4x4x4")
+    make_plan(setting("palm-540b", "tpu-v4:4x4x4", batch=64))
+
+
+@pytest.mark.parametrize(
+    ("given", "change", "changed"),
+    [
+        # the cache is what is too large; then the weights; then a smaller batch does
+        (palm(batch=700), "--kv int8", palm(Formats(kv="int8"), batch=700)),
+        (
+            setting("palm-62b", "tpu-v4:1x2x2", batch=1, prompt=128),
+            "--weights int8",
+            setting("palm-62b", "tpu-v4:1x2x2", INT8, batch=1, prompt=128),
+        ),
+        (palm(batch=3000), "--batch 750", palm(batch=750)),
+    ],
+    ids=["cache", "weights", "batch"],
+)
+def test_the_smallest_change_does_fit(given: Setting, change: str, changed: Setting):
+    with pytest.raises(InputError) as caught:
+        make_plan(given)
+    assert caught.value.message.endswith(f"smallest change that fits: {change}")
+    assert make_plan(changed).chosen.fits
+
+
+def test_nothing_is_promised_where_no_change_would_fit():
+    chip = parse_cluster("tpu-v4:1x1x1").chip.model_copy(update={"hbm_bytes": 1000})
+    given = setting("smollm2-135m", "tpu-v4:1x1x1", batch=1, prompt=16)
+    tiny = given.cluster.model_copy(update={"chip": chip, "name": "mine"})
+    with pytest.raises(InputError, match="no smaller batch, shorter context, int8 format or up to 64 times"):
+        make_plan(replace(given, cluster=tiny))
+
+
+# -- what is said ---------------------------------------------------------------------------------------
+
+
+def test_the_reasons_name_both_phases_what_binds_and_every_other_layout():
+    plan = make_plan(SETTINGS["palm-540b, 64 chips, chat"])
+    assert plan.explain() == "\n".join(plan.reasons)
+    for phase, chosen in (("prefill", plan.prefill), ("decode", plan.decode)):
+        said = [reason for reason in plan.reasons if reason.startswith(f"{phase}: ")]
+        assert said[0].startswith(f"{phase}: {chosen.layout.roles}; ")
+        assert "bind" in said[0]
+        others = {reason.removeprefix(f"{phase}: ").split("/")[0].split(" ")[0] for reason in said[1:]}
+        assert others == set(FFN) - {chosen.layout.roles.ffn}
+
+
+def test_a_layout_that_does_not_fit_says_so_among_the_reasons():
+    reasons = make_plan(palm(batch=448)).reasons
+    assert any("does not fit" in reason and "GB per chip" in reason for reason in reasons)
+
+
+def test_padding_is_a_reason():
+    plan = make_plan(SETTINGS["smollm2, padded, 1 x 2 x 4"])
+    assert any(reason.startswith("padding: heads 9 -> ") for reason in plan.reasons)
+
+
+def test_runners_up_lose_by_their_score():
+    plan = make_plan(SETTINGS["palm-8b, 8 chips"], top=4)
+    written = plan.as_json()["runners_up"]
+    best = plan.chosen.latency_seconds
+    assert [row["loses_by"] for row in written] == pytest.approx(
+        [pair.latency_seconds / best - 1 for pair in plan.runners_up]
+    )
+    assert [row["loses_by"] for row in written] == sorted(row["loses_by"] for row in written)
+    assert len(written) == 3
+
+
+def test_a_mesh_of_another_shape_is_planned_on_its_own_axes():
+    given = replace(SETTINGS["palm-8b, 8 chips"], mesh=parse_mesh("x=2,y=4"))
+    plan = make_plan(given)
+    assert plan.decode.setting.mesh.size == {"x": 2, "y": 4}
+    assert plan.chosen.latency_seconds == pytest.approx(min(latency(*pair) for pair in every_pair(given)))

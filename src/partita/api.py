@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from partita.cost.prediction import Setting
-from partita.planner.plan import Objective, Plan, make_plan, make_plan_any_batch
+from partita.planner.plan import Objective, Plan, make_plan, make_plan_any_batch, parse_objective
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.specs.cluster import Cluster, parse_cluster
 from partita.specs.formats import Formats
@@ -49,9 +49,9 @@ def plan(
     search = make_plan_any_batch if auto else make_plan
     return search(
         Setting(described, cluster, shape, formats or Formats(), workload),
-        objective,
-        max_ttft=parse_duration(max_ttft, "max_ttft") if max_ttft else None,
-        max_tpot=parse_duration(max_tpot, "max_tpot") if max_tpot else None,
+        parse_objective(objective),
+        max_ttft=None if max_ttft is None else parse_duration(max_ttft, "max_ttft"),
+        max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max_tpot"),
         top=top,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -49,22 +48,12 @@ def command(
     ids, shown = generate.prompt_of(checkpoint, prompt, None, chat=False)
     engine = generate.load_engine(checkpoint, run, None, "f32")
     engine.check(ids, max_tokens)
-    pieces: list[str] = []
-
-    def write(piece: str) -> None:
-        pieces.append(piece)
-        if not json:
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-
+    answer = generate.stream(engine, ids, max_tokens, shown, quiet=json)
     if not json:
-        sys.stdout.write(shown)
-    tokens, reason, seconds = generate.stream(engine, ids, max_tokens, write)
-    if not json:
-        rate = (len(tokens) - 1) / seconds["decode"] if seconds["decode"] else 0.0
+        rate = (len(answer.tokens) - 1) / answer.seconds["decode"]
         show(
-            f"\n[{len(tokens)} tokens, {reason}; prefill {seconds['prefill']:.1f} s, then {rate:.1f} "
-            "tokens/s, compilation included]\n",
+            f"[{len(answer.tokens)} tokens, {answer.finish_reason}; prefill {answer.seconds['prefill']:.1f} "
+            f"s, then {rate:.1f} tokens/s, compilation included]\n",
             "Collective bytes each device sends in one step of these two programs, 8 sequences of 16 tokens:",
         )
     from partita.measure.verify import verify
@@ -86,8 +75,8 @@ def command(
         show_json(
             {
                 "plans": {name: found.as_json() for name, found in plans.items()},
-                "text": shown + "".join(pieces),
-                "tokens": tokens,
+                "text": shown + answer.text,
+                "tokens": answer.tokens,
                 "exact": exact,
                 "checks": [as_json(check) for check in checks],
             }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -112,17 +112,35 @@ def prompt_of(
     return checkpoint.tokenizer.encode(prompt), prompt
 
 
-def stream(
-    engine: Engine, ids: list[int], max_tokens: int, write: Callable[[str], object]
-) -> tuple[list[int], str, dict[str, float]]:
-    """Generates greedily, writing text as it comes; returns tokens, why it ended and seconds by phase."""
-    tokens, reason, start, first = [], "", time.perf_counter(), 0.0
+@dataclass(frozen=True)
+class Answer:
+    """What was generated, why it ended ("length" or "stop"), and the seconds of each phase."""
+
+    text: str
+    tokens: list[int]
+    finish_reason: str
+    seconds: dict[str, float]
+
+
+def stream(engine: Engine, ids: list[int], max_tokens: int, shown: str, quiet: bool) -> Answer:
+    """Generates greedily; writes `shown` and then the text as it comes to standard output, unless `quiet`."""
+
+    def write(text: str) -> None:
+        if not quiet:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    write(shown)
+    texts, tokens, reason, start, first = [], [], "", time.perf_counter(), 0.0
     for piece in engine.pieces(ids, max_tokens):
         first = first or time.perf_counter() - start
         tokens += [] if piece.token is None else [piece.token]
         reason = piece.finish or reason
+        texts.append(piece.text)
         write(piece.text)
-    return tokens, reason, {"prefill": first, "decode": time.perf_counter() - start - first}
+    write("\n")
+    seconds = {"prefill": first, "decode": time.perf_counter() - start - first}
+    return Answer("".join(texts), tokens, reason, seconds)
 
 
 def command(
@@ -154,30 +172,16 @@ def command(
     ids, shown = prompt_of(checkpoint, prompt, prompt_ids, chat)
     engine = load_engine(checkpoint, run, devices, dtype)
     engine.check(ids, max_tokens)
-    pieces: list[str] = []
-
-    def write(piece: str) -> None:
-        pieces.append(piece)
-        if not json:
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-
-    if not json:
-        sys.stdout.write(shown)
-        sys.stdout.flush()
-    tokens, reason, seconds = stream(engine, ids, max_tokens, write)
-    completion = "".join(pieces)
-    if not json:
-        sys.stdout.write("\n")
-        return
-    show_json(
-        {
-            "text": shown + completion,
-            "completion": completion,
-            "tokens": tokens,
-            "finish_reason": reason,
-            "prompt_tokens": len(ids),
-            "completion_tokens": len(tokens),
-            "seconds": {**seconds, "note": "each phase's first step compiles"},
-        }
-    )
+    answer = stream(engine, ids, max_tokens, shown, quiet=json)
+    if json:
+        show_json(
+            {
+                "text": shown + answer.text,
+                "completion": answer.text,
+                "tokens": answer.tokens,
+                "finish_reason": answer.finish_reason,
+                "prompt_tokens": len(ids),
+                "completion_tokens": len(answer.tokens),
+                "seconds": {**answer.seconds, "note": "each phase's first step compiles"},
+            }
+        )

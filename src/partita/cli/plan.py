@@ -12,7 +12,7 @@ from partita.cli import options as o
 from partita.cli.output import show, show_json
 from partita.errors import InputError
 from partita.files import write_whole
-from partita.planner.plan import OBJECTIVES, make_plan, make_plan_any_batch
+from partita.planner.plan import make_plan, make_plan_any_batch, parse_objective
 from partita.specs.units import parse_duration
 from partita.specs.workload import Workload
 
@@ -44,10 +44,7 @@ def command(
     json: o.AsJson = False,
 ) -> None:
     """Choose the layouts of both phases that serve the objective best, by the bound."""
-    if objective not in OBJECTIVES:
-        raise InputError("objective", objective, f"accepted are {', '.join(OBJECTIVES)}")
-    if top < 1:
-        raise InputError("top", top, "1 or more are accepted")
+    goal = parse_objective(objective)
     auto = batch == "auto"
     if not auto and not batch.isdecimal():
         raise InputError("batch", batch, "a whole number of at least 1, or auto, is accepted")
@@ -66,9 +63,9 @@ def command(
     search = make_plan_any_batch if auto else make_plan
     found = search(
         setting,
-        objective,
-        max_ttft=parse_duration(max_ttft, "max-ttft") if max_ttft else None,
-        max_tpot=parse_duration(max_tpot, "max-tpot") if max_tpot else None,
+        goal,
+        max_ttft=None if max_ttft is None else parse_duration(max_ttft, "max-ttft"),
+        max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max-tpot"),
         top=top,
     )
     if save is not None:

@@ -44,7 +44,7 @@ def priced(
         raise InputError("phase", phase, "accepted are prefill, decode")
     tokens = next((n for n in (context, prompt) if n is not None), 2048)
     workload = Workload(
-        prompt=tokens if prompt is None else prompt,
+        prompt=max(tokens, 1) if prompt is None else prompt,  # a context of 0 is refused as the context
         output=output,
         batch=batch,
         context=tokens if context is None else context,

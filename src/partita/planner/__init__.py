@@ -1,5 +1,13 @@
 """Chooses layouts for a goal from the cost model, and says why. Never imports JAX."""
 
-from partita.planner.plan import OBJECTIVES, Objective, Pair, Plan, make_plan, make_plan_any_batch
+from partita.planner.plan import (
+    OBJECTIVES,
+    Objective,
+    Pair,
+    Plan,
+    make_plan,
+    make_plan_any_batch,
+    parse_objective,
+)
 
-__all__ = ["OBJECTIVES", "Objective", "Pair", "Plan", "make_plan", "make_plan_any_batch"]
+__all__ = ["OBJECTIVES", "Objective", "Pair", "Plan", "make_plan", "make_plan_any_batch", "parse_objective"]

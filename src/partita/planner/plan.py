@@ -27,6 +27,13 @@ BATCHES = tuple(2**i for i in range(11))
 """Batches tried where the batch is left to the planner."""
 
 
+def parse_objective(text: str) -> Objective:
+    """Raises InputError (field "objective") where it is none of `OBJECTIVES`."""
+    if text not in OBJECTIVES:
+        raise InputError("objective", text, f"accepted are {', '.join(OBJECTIVES)}")
+    return text
+
+
 @dataclass(frozen=True)
 class Pair:
     """One layout for each phase on one storage, priced."""
@@ -131,9 +138,12 @@ def make_plan(
 ) -> Plan:
     """The best pair of named layouts that fits, by the bound.
 
-    `max_ttft` and `max_tpot` are limits in seconds on the prefill and on one decode step. Raises
-    InputError where nothing fits (with the smallest change that would) or nothing keeps the limits.
+    `max_ttft` and `max_tpot` are limits in seconds on the prefill and on one decode step; `top` pairs are
+    listed, the chosen one among them. Raises InputError where nothing fits (with the smallest change that
+    would) or nothing keeps the limits, and for a `top` below 1.
     """
+    if top < 1:
+        raise InputError("top", top, "1 or more are accepted")
     pairs = list(_pairs(setting))
     fitting = [pair for pair in pairs if pair.fits]
     if not fitting:

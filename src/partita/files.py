@@ -16,6 +16,9 @@ def write_whole(path: Path, text: str, field: str) -> None:
     """
     temporary = ""
     try:
+        path = path.resolve()  # through links, which stay
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(field, path, "is no ordinary file; give the path of a file to write")
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

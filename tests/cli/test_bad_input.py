@@ -277,7 +277,7 @@ def test_a_plan_has_a_mesh_of_its_own(partita: Partita, tmp_path: Path):
         (("--prompt-ids", ""), "prompt-ids", "", "joined by commas"),
         (("--prompt-ids", "1,12"), "prompt", 12, "token ids go from 0 to 11"),
         (("--prompt-ids", "1", "--max-tokens", 64), "context", 65, "tiny takes up to 64 tokens"),
-        (("--prompt-ids", ",".join("1" * 65), "--max-tokens", 1), "context", 65, "takes up to 64 tokens"),
+        (("--prompt-ids", ",".join("1" * 65), "--max-tokens", 1), "context", 66, "takes up to 64 tokens"),
         (("--prompt", "", "--max-tokens", 4), "prompt", "", "at least one token"),
     ],
     ids=["neither", "both", "text", "gap", "negative", "empty", "range", "long", "longer", "nothing"],

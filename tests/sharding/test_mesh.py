@@ -51,8 +51,8 @@ def test_what_is_no_mesh_is_refused(text: str, message: str):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("shape", [(), (1,) * (len(AXES) + 1)])
+@pytest.mark.parametrize("shape", [(), (1,) * (len(AXES) + 1), (2, 0)])
 def test_a_shape_of_too_few_or_many_axes_is_refused(shape: tuple[int, ...]):
-    with pytest.raises(InputError, match=f"1 to {len(AXES)} axes are accepted") as caught:
+    with pytest.raises(InputError, match=f"1 to {len(AXES)} axes of size 1 or more are accepted") as caught:
         Mesh.of(shape)
     assert caught.value.field == "mesh"

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.sharding.shardings import pairs
 from tests.sharding.simulated_mesh import SimulatedMesh
@@ -102,7 +102,8 @@ def cost(
 @settings(max_examples=300)
 @given(pair=pairs(), sizes=SMALL)
 def test_axes_of_size_1_cost_nothing(pair: tuple[Sharding, Sharding], sizes: dict[str, int]):
-    """As if they were not in the notation at all."""
+    """As if they were not in the notation at all, unless the order of a dim's axes has to be mended."""
+    assume(all(step.kind != "collective-permute" for step in reshard(*pair)))
     dims = dims_that_divide(*pair, sizes)
 
     def real(sharding: Sharding) -> Sharding:

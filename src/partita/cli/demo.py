@@ -46,8 +46,7 @@ def command(
 
     checkpoint = open_checkpoint("smollm2-135m")
     ids, shown = generate.prompt_of(checkpoint, prompt, None, chat=False)
-    engine = generate.load_engine(checkpoint, run, None, "f32")
-    engine.check(ids, max_tokens)
+    engine = generate.load_engine(checkpoint, run, None, "f32", ids, max_tokens)
     answer = generate.stream(engine, ids, max_tokens, shown, quiet=json)
     if not json:
         rate = (len(answer.tokens) - 1) / answer.seconds["decode"]

@@ -9,6 +9,7 @@ import typer
 from partita.cli import options as o
 from partita.cli import predict as p
 from partita.cli.output import show, show_json
+from partita.errors import InputError
 from partita.planner.saved import load_plan
 from partita.report.explain import explanation, operations
 
@@ -18,6 +19,7 @@ What = Annotated[
 
 
 def command(
+    context_of_call: typer.Context,
     what: What,
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="tpu-v4:4x4x4, or TOML.")] = None,
     phase: p.Phase = "decode",
@@ -36,6 +38,10 @@ def command(
 ) -> None:
     """Show every operation: shardings in the paper's notation, bytes, bound time and share."""
     if on is None:
+        for name, value in context_of_call.params.items():
+            source = context_of_call.get_parameter_source(name)
+            if name not in ("what", "json") and source is not None and source.name == "COMMANDLINE":
+                raise InputError(name, value, "needs --on and a MODEL; a plan has its own")
         found = list(load_plan(what).predictions())
     else:
         formats = (weights, kv, activations, reduce)

@@ -31,27 +31,50 @@ def running(
     plan: str | None,
     mesh: str | None,
     devices: int | None,
-    ffn: str,
-    attention: str,
+    ffn: str | None,
+    attention: str | None,
     prefill_ffn: str | None,
     prefill_attention: str | None,
 ) -> o.Running:
     """The mesh and layouts of a plan file, or those the flags give."""
     if plan is None:
-        return o.read_running(mesh, devices, ffn, attention, prefill_ffn, prefill_attention)
+        return o.read_running(
+            mesh, devices, ffn or "ws2d", attention or "batch", prefill_ffn, prefill_attention
+        )
     from partita.planner.saved import load_plan
 
     saved = load_plan(plan)
-    if mesh is not None:
-        raise InputError("mesh", mesh, "give --mesh or --plan, which has a mesh of its own")
+    given = {
+        "mesh": mesh,
+        "ffn": ffn,
+        "attention": attention,
+        "prefill-ffn": prefill_ffn,
+        "prefill-attention": prefill_attention,
+    }
+    for field, value in given.items():
+        if value is not None:
+            raise InputError(field, value, "give it or --plan, which has a mesh and layouts of its own")
     return o.Running(saved.setting.mesh, saved.prefill, saved.decode)
 
 
-def load_engine(checkpoint: GGUFCheckpoint, run: o.Running, devices: int | None, dtype: str) -> Engine:
-    """Places the weights on the mesh, with progress on standard error where that is a terminal."""
+def load_engine(
+    checkpoint: GGUFCheckpoint,
+    run: o.Running,
+    devices: int | None,
+    dtype: str,
+    ids: list[int],
+    max_tokens: int,
+) -> Engine:
+    """Places the weights on the mesh, once the request is one that the model can take.
+
+    Shows progress on standard error where that is a terminal.
+    """
     if dtype not in ("f32", "bf16"):
         raise InputError("dtype", dtype, "accepted are f32, bf16")
     from partita.engine.devices import devices_for
+    from partita.engine.requests import check_prompts
+
+    check_prompts(checkpoint.model, [ids], max_tokens)
 
     chosen = devices_for(run.mesh.chips, devices)
     from partita.engine.engine import Engine
@@ -153,8 +176,10 @@ def command(
     plan: PlanFile = None,
     mesh: o.MeshText = None,
     devices: Devices = None,
-    ffn: Annotated[str, typer.Option("--ffn", help=o.FFN_HELP)] = "ws2d",
-    attention: Annotated[str, typer.Option("--attention", help=o.ATTENTION_HELP)] = "batch",
+    ffn: Annotated[str | None, typer.Option("--ffn", help=f"{o.FFN_HELP} ws2d unless given.")] = None,
+    attention: Annotated[
+        str | None, typer.Option("--attention", help=f"{o.ATTENTION_HELP} batch unless given.")
+    ] = None,
     prefill_ffn: PrefillFfn = None,
     prefill_attention: PrefillAttention = None,
     dtype: Annotated[str, typer.Option("--dtype", help="f32 or bf16.")] = "f32",
@@ -170,8 +195,7 @@ def command(
 
     checkpoint = open_checkpoint(model)
     ids, shown = prompt_of(checkpoint, prompt, prompt_ids, chat)
-    engine = load_engine(checkpoint, run, devices, dtype)
-    engine.check(ids, max_tokens)
+    engine = load_engine(checkpoint, run, devices, dtype, ids, max_tokens)
     answer = stream(engine, ids, max_tokens, shown, quiet=json)
     if json:
         show_json(

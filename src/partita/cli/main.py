@@ -57,6 +57,9 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:  # whoever read the output has gone; nothing is left to tell them
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        print(f"error: {error.strerror or error}", file=sys.stderr)
+        return 1
     except Exception as error:
         if os.environ.get("PARTITA_TRACEBACK"):
             raise

@@ -46,7 +46,7 @@ def command(
     """Choose the layouts of both phases that serve the objective best, by the bound."""
     goal = parse_objective(objective)
     auto = batch == "auto"
-    if not auto and not batch.isdecimal():
+    if not auto and not (batch.isdecimal() and len(batch) < 20):
         raise InputError("batch", batch, "a whole number of at least 1, or auto, is accepted")
     if auto and prefill_batch is not None:
         raise InputError(

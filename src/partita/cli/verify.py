@@ -47,7 +47,7 @@ def command(
         # every layout in both phases; the second phase one further on, so that the cache switches too
         pairs: list[tuple[Roles, Roles]] = [(r, named[(i + 3) % len(named)]) for i, r in enumerate(named)]
     else:
-        run = running(plan, mesh, None, ffn or "ws2d", attention or "batch", prefill_ffn, prefill_attention)
+        run = running(plan, mesh, None, ffn, attention, prefill_ffn, prefill_attention)
         shape, pairs = run.mesh, [(run.prefill, run.decode)]
     described = o.read_model(model)
     formats = Formats.model_validate(dict.fromkeys(("weights", "activations", "kv"), dtype))

@@ -12,7 +12,7 @@ from typing import Any
 from partita.sharding.spec import Sharding
 
 Number = Any
-"""An int, a float, or a NumPy array of candidates."""
+"""An int, a float, a Fraction (bytes of chips that do not divide), or a NumPy array of candidates."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -196,7 +197,8 @@ class CostOps:
 
 
 def _exact(value: Number, divisor: Number) -> Number:
-    """value / divisor, an int where it is one."""
-    if isinstance(value, int) and isinstance(divisor, int) and value % divisor == 0:
-        return value // divisor
+    """value / divisor, exactly where both are whole: an int if it is one, else a fraction."""
+    if isinstance(value, int) and isinstance(divisor, int):
+        found = Fraction(value, divisor)
+        return found.numerator if found.denominator == 1 else found
     return value / divisor

@@ -210,11 +210,16 @@ class Prediction:
             "max_batch": self.max_batch,
             "padding": {**self.padding, "extra_parameters": self.padded_parameters},
             "collectives": [
-                {"kind": kind, "axes": axes, "bytes": sent, "messages": messages}
+                {"kind": kind, "axes": axes, "bytes": _plain(sent), "messages": messages}
                 for (kind, axes), (sent, messages) in self.step.ledger.collectives().items()
             ],
             "binds": self.bound.binds,
         }
+
+
+def _plain(number: Number) -> int | float:
+    """A count as JSON takes it."""
+    return number if isinstance(number, int) else float(number)
 
 
 def predict(setting: Setting, phase: Phase, roles: Roles, storage: Storage | None = None) -> Prediction:

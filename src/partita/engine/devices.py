@@ -8,6 +8,9 @@ import jax
 
 from partita.errors import InputError
 
+_MOST = 4096
+"""CPU devices are threads: far more would only hang the machine."""
+
 
 def devices_for(count: int, ask: int | None = None) -> list:
     """The first `count` devices; with `ask` (or no accelerator) CPU devices are made before first use.
@@ -16,6 +19,8 @@ def devices_for(count: int, ask: int | None = None) -> list:
     """
     if ask is not None and ask < 1:
         raise InputError("devices", ask, "1 or more devices are accepted")
+    if max(ask or 0, count) > _MOST:
+        raise InputError("devices", ask or count, f"up to {_MOST} devices are accepted")
     if ask is not None and ask != count:
         raise InputError("mesh", f"{count} chips", f"the mesh's size must be the device count, {ask}")
     wanted = ask or count

@@ -16,6 +16,7 @@ import numpy as np
 from partita.checkpoints.protocol import Checkpoint
 from partita.engine.parameters import place
 from partita.engine.programs import Programs
+from partita.engine.requests import check_prompts
 from partita.errors import InputError
 from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve
 from partita.sharding.mesh import Mesh
@@ -92,16 +93,8 @@ class Engine:
 
     def batch(self, prompts: Sequence[Sequence[int]]) -> Batch:
         """Pads prompts to one shape. Raises InputError for an empty or impossible prompt."""
-        if not prompts:
-            raise InputError("prompt", None, "at least one prompt is needed")
-        for ids in prompts:
-            if not ids:
-                raise InputError("prompt", "", "a prompt needs at least one token")
-            for token in ids:
-                if not 0 <= token < self.model.vocabulary:
-                    raise InputError("prompt", token, f"token ids go from 0 to {self.model.vocabulary - 1}")
+        check_prompts(self.model, prompts)
         longest = max(len(ids) for ids in prompts)
-        self._check_context(longest)
         prefill = resolve(self.roles["prefill"], self.storage, self.mesh, len(prompts), longest)
         decode = resolve(self.roles["decode"], self.storage, self.mesh, len(prompts), 1)
         # from one phase to the other the batch is for a moment split over the axes of both
@@ -119,18 +112,13 @@ class Engine:
         found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
         return [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
 
-    def check(self, ids: Sequence[int], max_tokens: int) -> None:
-        """Raises InputError where a prompt cannot be continued for so long; before anything is compiled."""
-        self.batch([ids])
-        self._check_context(len(ids) + max_tokens)
-
     def steps(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Iterator[np.ndarray]:
         """The next token [prompts] of every prompt, greedily, `max_tokens` times; the first from prefill."""
         if max_tokens < 1:
             raise InputError("max_tokens", max_tokens, "1 or more tokens are accepted")
+        check_prompts(self.model, prompts, max_tokens)
         batch = self.batch(prompts)
         longest = int(batch.lengths.max()) + max_tokens
-        self._check_context(longest)
         tokens, kv = self.programs.prefill(batch.prefill)(self.parameters, batch.tokens, batch.lengths)
         yield np.asarray(tokens)[: batch.count]
         if max_tokens == 1:
@@ -188,10 +176,3 @@ class Engine:
             if not open_rows:
                 break
         return found
-
-    def _check_context(self, tokens: int) -> None:
-        limit = self.model.max_context
-        if limit is not None and tokens > limit:
-            raise InputError(
-                "context", tokens, f"{self.model.name} takes up to {limit} tokens, prompt and output together"
-            )

@@ -14,13 +14,16 @@ from partita.specs.workload import Workload
 def smallest_change(setting: Setting, fits: Callable[[Setting], bool]) -> str:
     """A sentence: the first of the changes, tried from the mildest, with which `fits` holds."""
     for change, changed in _changes(setting):
-        if fits(changed):
-            return f"smallest change that fits: {change}"
+        try:
+            if fits(changed):
+                return f"smallest change that fits: {change}"
+        except InputError:  # a mesh the larger cluster cannot have
+            continue
     return "no smaller batch, shorter context, int8 format or up to 64 times the chips would fit"
 
 
 def _changes(setting: Setting) -> Iterator[tuple[str, Setting]]:
-    """int8 cache, int8 weights, smaller batches, shorter contexts, more chips; alone, in this order."""
+    """int8 formats, fewer sequences at once, shorter prompts, more chips; each alone, in this order."""
     for kv, weights in (("int8", None), (None, "int8"), ("int8", "int8")):
         update = {k: v for k, v in (("kv", kv), ("weights", weights)) if v}
         if any(getattr(setting.formats, k) != v for k, v in update.items()):
@@ -28,25 +31,32 @@ def _changes(setting: Setting) -> Iterator[tuple[str, Setting]]:
             flags = " ".join(f"--{name} {value}" for name, value in update.items())
             yield flags, _with(setting, formats=formats)
     workload = setting.workload
+    prefill = workload.prefill_batch
+    while prefill > 1:
+        prefill //= 2
+        yield f"--prefill-batch {prefill}", _with(setting, workload=_sized(workload, prefill_batch=prefill))
     batch = workload.batch
     while batch > 1:
         batch //= 2
         yield f"--batch {batch}", _with(setting, workload=_sized(workload, batch=batch))
-    context = workload.context
-    while context > 128:
-        context //= 2
-        shorter = _sized(workload, context=context)
-        yield f"a context of {context} tokens", _with(setting, workload=shorter)
+    prompt = workload.prompt
+    while prompt > 128:
+        prompt //= 2
+        shorter = _sized(workload, prompt=prompt)
+        yield f"--prompt {prompt} --context {shorter.context}", _with(setting, workload=shorter)
     yield from _larger(setting)
 
 
 def _larger(setting: Setting) -> Iterator[tuple[str, Setting]]:
     """The same kind of chips, each time with the smallest axis doubled."""
-    family, _, shape = setting.cluster.name.partition(":")
-    sizes, mesh = [int(n) for n in shape.split("x")] if shape else [], list(setting.mesh.sizes)
+    try:
+        if parse_cluster(setting.cluster.name) != setting.cluster:
+            return  # a cluster of the user's own has no larger sisters, whatever its name
+    except InputError:
+        return
+    family = setting.cluster.name.partition(":")[0]
+    sizes, mesh = list(setting.cluster.shape), list(setting.mesh.sizes)
     for _ in range(6):
-        if not sizes:  # a cluster of the user's own has no larger sisters
-            return
         sizes[sizes.index(min(sizes))] *= 2
         mesh[mesh.index(min(mesh))] *= 2
         try:
@@ -64,12 +74,15 @@ def _with(setting: Setting, **changes) -> Setting:
     return Setting(**{name: changes.get(name, getattr(setting, name)) for name in fields})
 
 
-def _sized(workload: Workload, batch: int | None = None, context: int | None = None) -> Workload:
-    batch, context = batch or workload.batch, context or workload.context
+def _sized(
+    workload: Workload, batch: int | None = None, prefill_batch: int | None = None, prompt: int | None = None
+) -> Workload:
+    batch = batch or workload.batch
+    shorter = workload.prompt - (prompt or workload.prompt)
     return Workload(
-        prompt=min(workload.prompt, context),
+        prompt=prompt or workload.prompt,
         output=workload.output,
         batch=batch,
-        prefill_batch=min(workload.prefill_batch, batch),
-        context=context,
+        prefill_batch=min(prefill_batch or workload.prefill_batch, batch),
+        context=max(workload.context - shorter, 1),
     )

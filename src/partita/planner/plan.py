@@ -142,6 +142,13 @@ def make_plan(
     listed, the chosen one among them. Raises InputError where nothing fits (with the smallest change that
     would) or nothing keeps the limits, and for a `top` below 1.
     """
+    workload = setting.workload
+    if workload.context < workload.prompt + workload.output:
+        raise InputError(
+            "context",
+            workload.context,
+            f"the cache must hold prompt and output, {workload.prompt + workload.output} tokens or more",
+        )
     if top < 1:
         raise InputError("top", top, "1 or more are accepted")
     pairs = list(_pairs(setting))

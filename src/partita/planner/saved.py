@@ -71,7 +71,7 @@ def load_plan(path: str | Path) -> SavedPlan:
             Cluster.model_validate(written["cluster"]),
             parse_mesh(written["mesh"]),
             Formats.model_validate(written["formats"]),
-            Workload(**written["workload"]),
+            _workload(written["workload"]),
         )
         _ = setting.peaks
         axes = setting.mesh.axes
@@ -81,8 +81,17 @@ def load_plan(path: str | Path) -> SavedPlan:
         raise InputError("plan", path, describe(error)) from None
     except InputError as error:
         raise InputError("plan", path, str(error)) from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            "plan", path, f"is not a whole plan: {error} is missing or of another kind"
-        ) from None
+    except KeyError as error:
+        raise InputError("plan", path, f"is not a whole plan: {error} is missing") from None
+    except (TypeError, AttributeError):
+        raise InputError("plan", path, "is not a whole plan: a part of it is of another kind") from None
     return SavedPlan(setting, roles["prefill"], roles["decode"])
+
+
+def _workload(written: dict[str, Any]) -> Workload:
+    fields = set(Workload.model_fields)
+    if wrong := sorted(fields ^ set(written)):
+        raise InputError(
+            "workload", ", ".join(wrong), f"missing or unknown; its keys must be {', '.join(sorted(fields))}"
+        )
+    return Workload(**written)

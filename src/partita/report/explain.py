@@ -46,7 +46,7 @@ def operations(prediction: Prediction) -> list[dict[str, Any]]:
                 "repeat": entry.repeat,
                 "flops": entry.flops * entry.repeat,
                 "memory_bytes": (entry.weight_bytes + entry.kv_bytes) * entry.repeat,
-                "sent_bytes": entry.sent_bytes * entry.repeat,
+                "sent_bytes": float(entry.sent_bytes * entry.repeat),
                 "messages": entry.messages * entry.repeat,
                 "bound_seconds": seconds,
                 "share": seconds / whole if whole else 0.0,

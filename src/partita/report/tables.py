@@ -47,7 +47,7 @@ def predictions(found: list[Prediction]) -> Table:
         "  communication": [format_seconds(float(p.bound.communication_seconds)) for p in found],
         "phase, bound": [format_seconds(p.total_seconds) for p in found],
         "binds": [p.bound.binds for p in found],
-        "MFU, at most": [f"{p.mfu:.1%}" for p in found],
+        "MFU (2N a token), at most": [f"{p.mfu:.1%}" for p in found],
         "chip-ms per token, at least": [f"{p.chip_seconds_per_token * 1e3:.3g}" for p in found],
         "memory per chip": [_memory(p) for p in found],
         "longest context": [format_count(p.max_context) for p in found],

@@ -217,6 +217,8 @@ def _fill(axes: list[str], size: dict[str, int], room: int, taken: int) -> str:
 def _assign_heads(model: Model, mesh: Mesh, axes: list[str]) -> str:
     """Which of `axes` split K (the others split G): least padded heads first, then least KV per chip."""
     size = mesh.size
+    alone = "".join(a for a in axes if size[a] == 1)  # these split nothing, whichever dim they are given
+    axes = [a for a in axes if size[a] > 1]
 
     def cost(k_axes: str) -> tuple[int, int]:
         shards = product(size, k_axes)
@@ -229,4 +231,4 @@ def _assign_heads(model: Model, mesh: Mesh, axes: list[str]) -> str:
         for count in range(len(axes), -1, -1)
         for chosen in itertools.combinations(axes, count)
     )
-    return min(subsets, key=cost)
+    return min(subsets, key=cost) + alone

@@ -35,8 +35,8 @@ class Mesh:
     @staticmethod
     def of(shape: tuple[int, ...]) -> Mesh:
         """A mesh of this shape with the usual names x, y, z ..."""
-        if not 1 <= len(shape) <= len(AXES):
-            raise InputError("mesh", shape, f"1 to {len(AXES)} axes are accepted")
+        if not 1 <= len(shape) <= len(AXES) or min(shape) < 1:
+            raise InputError("mesh", shape, f"1 to {len(AXES)} axes of size 1 or more are accepted")
         return Mesh(AXES[: len(shape)], tuple(shape))
 
 
@@ -49,6 +49,8 @@ def parse_mesh(text: str) -> Mesh:
             raise InputError("mesh", text, f"{part.strip()!r} is not an axis; accepted are {_FORM}")
         if match[1] in axes:
             raise InputError("mesh", text, f"axis {match[1]} is named twice; accepted are {_FORM}")
+        if len(axes) == len(AXES):
+            raise InputError("mesh", text, f"1 to {len(AXES)} axes are accepted")
         axes += match[1]
         sizes.append(int(match[2]))
     return Mesh(axes, tuple(sizes))

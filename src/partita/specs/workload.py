@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict
 
 from partita.errors import InputError
 
+# a phase's time is summed over its output tokens, one by one
+_MOST = {"output": 10**6}
+
 
 class Workload(BaseModel):
     """Sequences of one shape. All fields are whole numbers of at least 1.
@@ -57,4 +60,6 @@ def _count(field: str, value: object) -> int:
         number = 0
     if number < 1:
         raise InputError(field, value, "must be a whole number of at least 1")
+    if number > _MOST.get(field, 10**9):
+        raise InputError(field, value, f"must be at most {_MOST.get(field, 10**9):,}")
     return number

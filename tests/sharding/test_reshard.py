@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sharding.shardings import pairs
 from tests.sharding.simulated_mesh import SimulatedMesh
@@ -103,14 +103,14 @@ def cost(
 @given(pair=pairs(), sizes=SMALL)
 def test_axes_of_size_1_cost_nothing(pair: tuple[Sharding, Sharding], sizes: dict[str, int]):
     """As if they were not in the notation at all, unless the order of a dim's axes has to be mended."""
-    assume(all(step.kind != "collective-permute" for step in reshard(*pair)))
     dims = dims_that_divide(*pair, sizes)
 
     def real(sharding: Sharding) -> Sharding:
         kept = ["".join(a for a in axes if sizes[a] > 1) for axes in (*sharding.axes, sharding.partial)]
         return Sharding(sharding.dims, tuple(kept[:-1]), kept[-1])
 
-    assert cost(*pair, dims, sizes) == cost(real(pair[0]), real(pair[1]), dims, sizes)
+    if all(step.kind != "collective-permute" for step in reshard(*pair)):
+        assert cost(*pair, dims, sizes) == cost(real(pair[0]), real(pair[1]), dims, sizes)
     assert cost(*pair, dims, dict.fromkeys("xyzw", 1)) == (0, 0)
 
 

@@ -6,8 +6,8 @@ Exhaustive over the named layouts on a given mesh and batch; knows nothing about
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product as every
 from typing import Any, Literal
 
@@ -142,6 +142,16 @@ def make_plan(
     listed, the chosen one among them. Raises InputError where nothing fits (with the smallest change that
     would) or nothing keeps the limits, and for a `top` below 1.
     """
+    found = _attempt(setting, objective, max_ttft, max_tpot, top)
+    if isinstance(found, Plan):
+        return found
+    raise found()
+
+
+def _attempt(
+    setting: Setting, objective: Objective, max_ttft: float | None, max_tpot: float | None, top: int
+) -> Plan | Callable[[], InputError]:
+    """The plan, or what makes the error that says why there is none: its advice takes a search of its own."""
     workload = setting.workload
     if workload.context < workload.prompt + workload.output:
         raise InputError(
@@ -154,7 +164,7 @@ def make_plan(
     pairs = list(_pairs(setting))
     fitting = [pair for pair in pairs if pair.fits]
     if not fitting:
-        raise does_not_fit(min(pairs, key=_excess_bytes))
+        return lambda: does_not_fit(min(pairs, key=_excess_bytes))
     kept = [
         pair
         for pair in fitting
@@ -162,38 +172,40 @@ def make_plan(
         and (max_tpot is None or pair.decode.step_seconds <= max_tpot)
     ]
     if not kept:
-        raise _too_slow(fitting, max_ttft, max_tpot)
+        return lambda: _too_slow(fitting, max_ttft, max_tpot)
     # of equals the first named wins: the order is the paper's, simplest first
     ranked = sorted(kept, key=lambda pair: pair.score(objective))
     chosen, others = ranked[0], tuple(ranked[1:top])
     return Plan(objective, chosen, others, tuple(reasons(objective, chosen, pairs)))
 
 
-def make_plan_any_batch(setting: Setting, objective: Objective, **limits: Any) -> Plan:
+def make_plan_any_batch(
+    setting: Setting,
+    objective: Objective = "latency",
+    *,
+    max_ttft: float | None = None,
+    max_tpot: float | None = None,
+    top: int = 5,
+) -> Plan:
     """The best plan over the batches of `BATCHES`, each prefilled whole; limits as in `make_plan`.
 
     Batches that do not fit or break a limit are passed over; raises InputError where all do.
     """
-    plans, first_error = [], None
+    plans: list[Plan] = []
+    refused: list[Callable[[], InputError]] = []
     # no larger batch has a lower latency or a longer context
     for batch in BATCHES[:1] if objective in ("latency", "context") else BATCHES:
         workload = setting.workload
         tried = Workload(
             prompt=workload.prompt, output=workload.output, batch=batch, context=workload.context
         )
-        try:
-            plans.append(
-                make_plan(
-                    Setting(setting.model, setting.cluster, setting.mesh, setting.formats, tried),
-                    objective,
-                    **limits,
-                )
-            )
-        except InputError as error:
-            first_error = first_error or error
+        found = _attempt(replace(setting, workload=tried), objective, max_ttft, max_tpot, top)
+        if isinstance(found, Plan):
+            plans.append(found)
+        else:
+            refused.append(found)
     if not plans:
-        assert first_error is not None
-        raise first_error
+        raise refused[0]()
     return min(plans, key=lambda plan: plan.chosen.score(objective))
 
 

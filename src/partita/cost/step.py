@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from partita.cost.ledger import Ledger, Number
 from partita.cost.ops import CostOps, Sized
 from partita.program import transformer
-from partita.sharding.layout import Layout, ceil_to, product
+from partita.sharding.layout import Layout, ceil_to, product, union
 from partita.sharding.spec import parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
@@ -90,9 +90,7 @@ def price_switch(
     """Prices moving a prompt's keys and values of all layers from one phase's sharding to another's."""
     ops = CostOps(sizes, formats, model.layers)
     padded = source.storage.padded(model, sizes)
-    shards = product(
-        sizes, source.batch_axes + "".join(a for a in target.batch_axes if a not in source.batch_axes)
-    )
+    shards = product(sizes, union(source.batch_axes, target.batch_axes))
     held = {**padded, "A": model.layers, "M": 2, "B": ceil_to(batch, shards), "S": tokens}
     transformer.switch(ops, Sized(parse(f"A {source.cache}"), held, formats.kv), target)
     return ops.ledger

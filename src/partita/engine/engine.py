@@ -18,7 +18,7 @@ from partita.engine.parameters import place
 from partita.engine.programs import Programs
 from partita.engine.requests import check_prompts
 from partita.errors import InputError
-from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve
+from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve, union
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
 from partita.specs.formats import Formats
@@ -98,7 +98,7 @@ class Engine:
         prefill = resolve(self.roles["prefill"], self.storage, self.mesh, len(prompts), longest)
         decode = resolve(self.roles["decode"], self.storage, self.mesh, len(prompts), 1)
         # from one phase to the other the batch is for a moment split over the axes of both
-        both = "".join(dict.fromkeys(prefill.batch_axes + decode.batch_axes))
+        both = union(prefill.batch_axes, decode.batch_axes)
         rows = ceil_to(len(prompts), product(self.mesh.size, both))
         width = ceil_to(longest, math.lcm(_BUCKET, product(self.mesh.size, prefill.query_axes)))
         tokens, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)

@@ -19,7 +19,7 @@ from partita.engine.programs import Programs
 from partita.measure.counts import Counts, predicted
 from partita.measure.hlo import count_hlo
 from partita.measure.trace import count_jaxpr
-from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve
+from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve, union
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
 from partita.specs.formats import Formats
@@ -68,7 +68,7 @@ def verify(
         programs = Programs(model, mesh, stored, formats, devices)
         prefill = resolve(prefill_roles, stored, mesh, batch, prompt)
         decode = resolve(decode_roles, stored, mesh, batch, 1)
-        rows = ceil_to(batch, product(mesh.size, _union(prefill.batch_axes, decode.batch_axes)))
+        rows = ceil_to(batch, product(mesh.size, union(prefill.batch_axes, decode.batch_axes)))
         width = ceil_to(prompt, product(mesh.size, prefill.query_axes))
         yield check_prefill(programs, prefill, rows, width, compiled)
         yield check_switch(programs, prefill, decode, rows, width, context, compiled)
@@ -136,7 +136,3 @@ def _permutes_unnamed(counts: Counts) -> Counts:
 
 def _ints(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
-
-
-def _union(first: str, second: str) -> str:
-    return first + "".join(axis for axis in second if axis not in first)

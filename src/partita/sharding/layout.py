@@ -29,6 +29,11 @@ def product(sizes, axes: str):
     return math.prod(sizes[axis] for axis in axes)
 
 
+def union(first: str, second: str) -> str:
+    """The axes of `first`, then those only `second` has."""
+    return first + "".join(axis for axis in second if axis not in first)
+
+
 @dataclass(frozen=True)
 class Storage:
     """Where the one copy of the weights lies; every field is a group of axes, outermost first."""
@@ -104,11 +109,11 @@ class Layout:
 
     @property
     def batch_axes(self) -> str:
-        return self.attn_b + "".join(a for a in self.tokens_b if a not in self.attn_b)
+        return union(self.attn_b, self.tokens_b)
 
     @property
     def query_axes(self) -> str:
-        return self.attn_l + "".join(a for a in self.tokens_l if a not in self.attn_l)
+        return union(self.attn_l, self.tokens_l)
 
 
 def plan_storage(model: Model, mesh: Mesh, decode: Roles, prefill: Roles) -> Storage:

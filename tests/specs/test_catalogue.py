@@ -105,10 +105,13 @@ def test_no_field_is_left_to_a_default(kind: str, name: str, entry: dict[str, An
         axis = {f"fabric.{field}" for field in FamilyAxis.model_fields}
         every = (set(ClusterFamily.model_fields) - {"fabric"}) | axis
         # No latency is published, and the paper's fabric is limited as a whole, not by axis.
-        absent = {"name", "fabric.latency", "fabric.max_size"}
+        absent = {"name", "fabric.latency", "fabric.max_size", "fabric.in_network_reduction"}
     else:
-        every = set((Model if kind == "models" else Chip).model_fields)
-        absent = {"name"} | ({"rotary_base"} if entry.get("positions") == "none" else set())
+        fields = (Model if kind == "models" else Chip).model_fields
+        every = set(fields)
+        # None, False and a whole 1.0 or 0 say that there is no such thing, which needs no source.
+        absent = {name for name in every - _fields(entry) if fields[name].default in (None, False, 1.0)}
+        absent |= {"name"} | ({"rotary_base"} if entry.get("positions") == "none" else set())
     assert every - _fields(entry) == absent
 
 

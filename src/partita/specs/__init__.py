@@ -15,6 +15,7 @@ from partita.specs.fabric import PhysicalAxis
 from partita.specs.family import ClusterFamily, FamilyAxis
 from partita.specs.formats import BYTES, Float, Format, Formats
 from partita.specs.hugging_face import model_from_config
+from partita.specs.latent import Latent
 from partita.specs.model import Model
 from partita.specs.resolve import resolve_model
 from partita.specs.units import format_bytes, format_count, format_seconds, parse_duration
@@ -29,6 +30,7 @@ __all__ = [
     "Float",
     "Format",
     "Formats",
+    "Latent",
     "Model",
     "PhysicalAxis",
     "Workload",

@@ -28,6 +28,10 @@ class Chip(BaseModel):
     """Bytes of memory."""
     hbm_bandwidth: Positive
     """Bytes per second read from that memory."""
+    runtime_bytes: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Bytes of that memory which driver and runtime keep for themselves; 0 where no figure is known."""
+    price_per_hour: Positive | None = None
+    """Price of one chip for one hour, in whatever currency; None where none is given."""
 
     def peak(self, activations: Format) -> float:
         """FLOP/s of matrix multiplications whose operands have this format.

@@ -36,11 +36,15 @@ class PhysicalAxis(BaseModel):
     """Seconds per message; None where it was not measured."""
     wraparound: bool = False
     """Whether a torus axis is closed to a ring."""
+    in_network_reduction: bool = False
+    """Whether the switches sum (NVLink SHARP): an all-reduce then sends its bytes once, not twice."""
 
     @model_validator(mode="after")
-    def _only_a_torus_wraps(self) -> PhysicalAxis:
+    def _fits_the_kind(self) -> PhysicalAxis:
         if self.wraparound and self.kind != "torus":
             raise ValueError(f"wraparound is for a torus axis, not for a {self.kind} axis")
+        if self.in_network_reduction and self.kind == "torus":
+            raise ValueError("in_network_reduction is for a switch or network axis, not for a torus axis")
         return self
 
     @property

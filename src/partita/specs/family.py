@@ -26,6 +26,7 @@ class FamilyAxis(BaseModel):
     latency: Positive | None = None
     wraparound_multiple: StrictCount | None = None
     """A torus axis closes to a ring where its size is a multiple of this; None for one that never does."""
+    in_network_reduction: bool = False
     max_size: StrictCount | None = None
     """Most chips along the axis, such as those of one switched domain; None for no limit of its own."""
 
@@ -38,6 +39,7 @@ class FamilyAxis(BaseModel):
             links=self.links,
             latency=self.latency,
             wraparound=multiple is not None and size % multiple == 0,
+            in_network_reduction=self.in_network_reduction,
         )
 
 

@@ -1,6 +1,7 @@
-"""What a Transformer is: its sizes and the few choices that change its program.
+"""What a Transformer is: its sizes and the choices that change its program, its parameters or its cache.
 
-Knows nothing about chips, layouts or files; `hugging_face.py` and `checkpoints/` read files into it.
+Knows nothing about chips, layouts or files; `hugging_face.py` and `checkpoints/` read files into it. It
+describes more than the engine runs yet: `beyond_engine` names what is only planned for.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from partita.specs.latent import Latent
+
 Count = Annotated[int, Field(ge=1)]
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Model(BaseModel):
@@ -27,22 +31,76 @@ class Model(BaseModel):
     vocabulary: Count  # [V]
     block: Literal["serial", "parallel"] = "serial"
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
-    norm_epsilon: Annotated[float, Field(gt=0)] = 1e-6
+    norm_epsilon: Factor = 1e-6
     norm_parameters: bool = True
     """Whether norms hold learned parameters of their own; False where they are folded into the weights."""
-    feed_forward: Literal["swiglu", "gelu"] = "swiglu"
-    positions: Literal["rotary", "none"] = "rotary"
-    rotary_base: Annotated[float, Field(gt=0)] = 10_000.0
+    feed_forward: Literal["swiglu", "geglu", "gelu", "exact_gelu"] = "swiglu"
+    """swiglu and geglu are gated; exact_gelu has the error function where the others have tanh."""
+    positions: Literal["rotary", "learned", "alibi", "none"] = "rotary"
+    """learned: a table of `max_context` rows is added to the embedding."""
+    rotary_base: Factor = 10_000.0
     tied_embedding: bool = True
     max_context: Count | None = None
     """Longest context the model was trained for, in tokens; None where the source does not say."""
 
+    window: Count | None = None
+    """Tokens a local layer attends to, its own included; None where every layer attends to all."""
+    global_period: Count | None = None
+    """With a window: every n-th layer is global, the others local; None where every layer is local."""
+    latent: Latent | None = None
+    """Multi-head latent attention: keys and values are cached as one compressed vector."""
+
+    qkv_bias: bool = False
+    output_bias: bool = False
+    """Whether the attention's output projection has a bias."""
+    ffn_bias: bool = False
+    qk_norm: bool = False
+    """Whether each head's queries and keys pass a norm (two vectors of head_dim for each layer)."""
+    post_norms: bool = False
+    """Whether a serial block also norms what attention and feed-forward put out: four norms a layer."""
+    separate_norms: bool = False
+    """Whether a parallel block has one norm for attention and another for its feed-forward."""
+
+    rotary_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Part of a head that rotary positions turn."""
+    rotary_scaling: str | None = None
+    """Kind of scaling of rotary positions beyond the first training length, such as llama3 or yarn."""
+    local_rotary_base: Factor | None = None
+    """Base of the local layers, where it is not `rotary_base`."""
+    attention_softcap: Factor | None = None
+    logit_softcap: Factor | None = None
+    attention_scale: Factor | None = None
+    """What scores are multiplied by, where that is not head_dim**-0.5."""
+    embedding_scale: Factor | None = None
+    residual_scale: Factor | None = None
+    """What each half of a block is multiplied by before it joins the residual."""
+    logit_scale: Factor | None = None
+
     @model_validator(mode="after")
-    def _heads_divide(self) -> Model:
+    def _sizes_fit(self) -> Model:
         if self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
-        if self.positions == "rotary" and self.head_dim % 2:
+        if self.latent is not None:
+            if self.kv_heads != self.heads:
+                raise ValueError(
+                    f"latent attention needs kv_heads ({self.kv_heads}) equal to heads ({self.heads})"
+                )
+            if self.head_dim != self.latent.head_dim:
+                raise ValueError(f"head_dim ({self.head_dim}) must be nope_dim + rope_dim of latent")
+        elif self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"head_dim ({self.head_dim}) must be even for rotary positions")
+        return self
+
+    @model_validator(mode="after")
+    def _choices_fit(self) -> Model:
+        if self.window is None and self.global_period is not None:
+            raise ValueError("global_period is for a model with a window")
+        if self.positions == "learned" and self.max_context is None:
+            raise ValueError("learned positions need max_context, the rows of their table")
+        if self.block == "parallel" and self.post_norms:
+            raise ValueError("post_norms are for a serial block")
+        if self.block == "serial" and self.separate_norms:
+            raise ValueError("separate_norms are for a parallel block")
         return self
 
     @property
@@ -51,9 +109,21 @@ class Model(BaseModel):
         return self.heads // self.kv_heads
 
     @property
+    def global_layers(self) -> int:
+        """Layers that attend to the whole context."""
+        if self.window is None:
+            return self.layers
+        return self.layers // self.global_period if self.global_period else 0
+
+    @property
+    def local_layers(self) -> int:
+        """Layers that attend to the last `window` tokens only."""
+        return self.layers - self.global_layers
+
+    @property
     def ffn_inputs(self) -> int:
-        """Input matrices of the feed-forward block [M]: 2 for SwiGLU (gate and up), 1 for GELU."""
-        return 2 if self.feed_forward == "swiglu" else 1
+        """Input matrices of the feed-forward block [M]: 2 where it is gated (gate and up), 1 where not."""
+        return 2 if self.feed_forward in ("swiglu", "geglu") else 1
 
     @property
     def norm_vectors(self) -> int:
@@ -61,20 +131,82 @@ class Model(BaseModel):
         return (2 if self.norm == "layernorm" else 1) if self.norm_parameters else 0
 
     @property
+    def layer_norms(self) -> int:
+        """Norms of d_model numbers in one block."""
+        if self.block == "parallel":
+            return 2 if self.separate_norms else 1
+        return 4 if self.post_norms else 2
+
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of one layer's attention, its norms of d_model numbers apart: 2EHD + 2EKD where nothing
+        is added or compressed (Pope et al. 2022, arXiv 2211.05102)."""
+        norms = 2 * self.norm_vectors * self.head_dim if self.qk_norm else 0
+        output_bias = self.d_model if self.output_bias else 0
+        if self.latent is not None:
+            matrices = self.latent.parameters(self.d_model, self.heads, self.norm_vectors)
+            return matrices + norms + output_bias
+        qkv_bias = self.head_dim * (self.heads + 2 * self.kv_heads) if self.qkv_bias else 0
+        matrices = 2 * self.d_model * self.head_dim * (self.heads + self.kv_heads)
+        return matrices + norms + qkv_bias + output_bias
+
+    @property
     def layer_parameters(self) -> int:
-        """Parameters of one block; Pope et al. 2022: 2EHD + 2EKD + (1 + M)EF, and its norms."""
-        attention = 2 * self.d_model * self.head_dim * (self.heads + self.kv_heads)
+        """Parameters of one block: attention, (1 + M)EF of the feed-forward, biases and norms."""
         ffn = (1 + self.ffn_inputs) * self.d_model * self.d_ff
-        norms = self.norm_vectors * self.d_model * (1 if self.block == "parallel" else 2)
-        return attention + ffn + norms
+        bias = self.ffn_inputs * self.d_ff + self.d_model if self.ffn_bias else 0
+        return self.attention_parameters + ffn + bias + self.layer_norms * self.norm_vectors * self.d_model
 
     @property
     def parameters(self) -> int:
         """All parameters, a tied embedding counted once."""
-        tables = self.vocabulary * self.d_model * (1 if self.tied_embedding else 2)
-        return self.layers * self.layer_parameters + tables + self.norm_vectors * self.d_model
+        rows = self.vocabulary * (1 if self.tied_embedding else 2)
+        if self.positions == "learned":
+            rows += self.max_context or 0
+        return self.layers * self.layer_parameters + (rows + self.norm_vectors) * self.d_model
+
+    @property
+    def kv_elements_per_token_layer(self) -> int:
+        """Numbers one layer caches for one token: 2 x K x D, or the compressed vector of a latent cache."""
+        return 2 * self.kv_heads * self.head_dim if self.latent is None else self.latent.cached
 
     @property
     def kv_elements_per_token(self) -> int:
-        """Numbers the KV cache holds for one token, over all layers: 2 x layers x K x D."""
-        return 2 * self.layers * self.kv_heads * self.head_dim
+        """Numbers the KV cache holds for one token, over all layers, while it is inside every window."""
+        return self.layers * self.kv_elements_per_token_layer
+
+    def kv_elements(self, context: int) -> int:
+        """Numbers the KV cache holds for one sequence of `context` tokens; local layers keep their window."""
+        local = context if self.window is None else min(context, self.window)
+        return self.kv_elements_per_token_layer * (self.global_layers * context + self.local_layers * local)
+
+    @property
+    def beyond_engine(self) -> tuple[str, ...]:
+        """The features, by name, that the engine does not run yet; empty where it runs the model."""
+        reaches_all = self.window is None or (
+            self.max_context is not None and self.window >= self.max_context
+        )
+        features = {
+            "latent attention": self.latent is not None,
+            "sliding window": not reaches_all,
+            "query, key and value biases": self.qkv_bias,
+            "output bias": self.output_bias,
+            "feed-forward biases": self.ffn_bias,
+            "query and key norms": self.qk_norm,
+            "post-norms": self.post_norms,
+            "separate norms of a parallel block": self.separate_norms,
+            "geglu feed-forward": self.feed_forward == "geglu",
+            "exact GELU": self.feed_forward == "exact_gelu",
+            "learned positions": self.positions == "learned",
+            "ALiBi positions": self.positions == "alibi",
+            "partial rotary positions": self.positions == "rotary" and self.rotary_fraction < 1,
+            "rotary scaling": self.rotary_scaling is not None,
+            "a rotary base of local layers": self.local_rotary_base is not None,
+            "attention softcap": self.attention_softcap is not None,
+            "logit softcap": self.logit_softcap is not None,
+            "attention scale": self.attention_scale is not None,
+            "embedding scale": self.embedding_scale is not None,
+            "residual scale": self.residual_scale is not None,
+            "logit scale": self.logit_scale is not None,
+        }
+        return tuple(name for name, present in features.items() if present)

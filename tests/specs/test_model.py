@@ -1,0 +1,137 @@
+"""What a model's sizes add up to: parameters, cache, layers of each kind, and what the engine lacks."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from partita.specs import Latent, Model
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "layers": 12,
+    "d_model": 64,
+    "d_ff": 256,
+    "heads": 8,
+    "kv_heads": 2,
+    "head_dim": 16,
+    "vocabulary": 100,
+    "max_context": 64,
+}
+LATENT = Latent(kv_rank=24, query_rank=32, nope_dim=12, rope_dim=4, value_dim=10)
+
+
+def _model(**changes: Any) -> Model:
+    return Model(**{**TINY, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "extra"),
+    [
+        ({"qkv_bias": True}, 12 * 16 * (8 + 2 + 2)),
+        ({"output_bias": True}, 12 * 64),
+        ({"ffn_bias": True}, 12 * (2 * 256 + 64)),
+        ({"qk_norm": True}, 12 * 2 * 16),
+        ({"post_norms": True}, 12 * 2 * 64),
+        ({"feed_forward": "gelu"}, -12 * 64 * 256),
+        ({"block": "parallel"}, -12 * 64),
+        ({"block": "parallel", "separate_norms": True}, 0),
+        ({"positions": "learned"}, 64 * 64),
+        ({"tied_embedding": False}, 100 * 64),
+        ({"window": 8, "global_period": 6, "rotary_scaling": "yarn", "logit_softcap": 30.0}, 0),
+    ],
+)
+def test_a_feature_adds_its_own_parameters(changes: dict[str, Any], extra: int):
+    assert _model(**changes).parameters - _model().parameters == extra
+
+
+def test_latent_attention_counts_every_projection_and_norm():
+    model = _model(kv_heads=8, latent=LATENT)
+    down_query, norm_query, up_query = 64 * 32, 32, 32 * 8 * (12 + 4)
+    down, norm, up = 64 * (24 + 4), 24, 24 * 8 * (12 + 10)
+    out = 8 * 10 * 64
+    assert model.attention_parameters == down_query + norm_query + up_query + down + norm + up + out
+    direct = model.model_copy(update={"latent": LATENT.model_copy(update={"query_rank": None})})
+    difference = 64 * 8 * 16 - (down_query + norm_query + up_query)
+    assert direct.attention_parameters - model.attention_parameters == difference
+
+
+def test_a_latent_cache_holds_the_compressed_vector_once_for_all_heads():
+    assert _model(kv_heads=8, latent=LATENT).kv_elements_per_token == 12 * (24 + 4)
+    assert _model().kv_elements_per_token == 12 * 2 * 2 * 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "local", "reach"),
+    [
+        ({}, 0, 50 * 12),
+        ({"window": 8}, 12, 8 * 12),
+        ({"window": 8, "global_period": 6}, 10, 50 * 2 + 8 * 10),
+        ({"window": 8, "global_period": 5}, 10, 50 * 2 + 8 * 10),
+        ({"window": 8, "global_period": 13}, 12, 8 * 12),
+        ({"window": 60, "global_period": 2}, 6, 50 * 12),
+    ],
+)
+def test_local_layers_keep_no_more_than_their_window(changes: dict[str, Any], local: int, reach: int):
+    model = _model(**changes)
+    assert (model.local_layers, model.global_layers) == (local, 12 - local)
+    assert model.kv_elements(50) == reach * model.kv_elements_per_token_layer
+
+
+@given(st.integers(1, 100), st.integers(1, 20), st.integers(0, 200))
+def test_a_window_never_needs_more_cache_and_none_below_it_less(window: int, period: int, context: int):
+    model = _model(window=window, global_period=period)
+    full = model.kv_elements_per_token * context
+    assert 0 <= model.kv_elements(context) <= full
+    assert (model.kv_elements(context) == full) == (context <= window or model.local_layers == 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kv_heads": 3}, "multiple of kv_heads"),
+        ({"head_dim": 15}, "must be even for rotary"),
+        ({"latent": LATENT}, r"kv_heads \(2\) equal to heads"),
+        ({"kv_heads": 8, "head_dim": 20, "latent": LATENT}, r"head_dim \(20\) must be nope_dim"),
+        ({"global_period": 2}, "for a model with a window"),
+        ({"positions": "learned", "max_context": None}, "need max_context"),
+        ({"block": "parallel", "post_norms": True}, "for a serial block"),
+        ({"separate_norms": True}, "for a parallel block"),
+        ({"rotary_fraction": 0.0}, "greater than 0"),
+        ({"latent": {"kv_rank": 4, "nope_dim": 4, "rope_dim": 3, "value_dim": 4}}, "multiple of 2"),
+    ],
+)
+def test_choices_that_do_not_fit_together_are_refused(changes: dict[str, Any], message: str):
+    with pytest.raises(ValidationError, match=message):
+        _model(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"kv_heads": 8, "latent": LATENT}, "latent attention"),
+        ({"window": 63}, "sliding window"),
+        ({"window": 64, "max_context": None}, "sliding window"),
+        ({"qkv_bias": True}, "query, key and value biases"),
+        ({"qk_norm": True}, "query and key norms"),
+        ({"post_norms": True}, "post-norms"),
+        ({"feed_forward": "geglu"}, "geglu feed-forward"),
+        ({"positions": "learned"}, "learned positions"),
+        ({"rotary_fraction": 0.25}, "partial rotary positions"),
+        ({"rotary_scaling": "llama3"}, "rotary scaling"),
+        ({"attention_softcap": 50.0}, "attention softcap"),
+        ({"embedding_scale": 8.0}, "embedding scale"),
+    ],
+)
+def test_what_the_engine_lacks_is_named(changes: dict[str, Any], name: str):
+    assert _model(**changes).beyond_engine == (name,)
+
+
+def test_the_engine_runs_a_plain_model_and_a_window_that_hides_nothing():
+    assert _model().beyond_engine == ()
+    assert _model(window=64).beyond_engine == ()
+    assert (
+        _model(block="parallel", norm="layernorm", feed_forward="gelu", positions="none").beyond_engine == ()
+    )

@@ -9,11 +9,20 @@ from hypothesis import strategies as st
 
 from partita.cost.bound import Peaks, bound, communication_seconds, peaks
 from partita.cost.ledger import Entry, Ledger
+from partita.cost.links import Level, Links
 from partita.errors import InputError
 from partita.sharding import parse
 from partita.specs import Formats, catalogue_chip
 
-ONE = Peaks(flops=1.0, memory_bytes=1.0, link_bytes={"x": 1.0, "y": 2.0, "z": 4.0})
+
+def apart(**bandwidths: float) -> Links:
+    """Two chips on every axis, each axis on a level of its own with this bandwidth."""
+    names = list(bandwidths)
+    parts = {name: tuple(2 if i == j else 1 for j in range(len(names))) for i, name in enumerate(names)}
+    return Links(tuple(Level(bandwidth) for bandwidth in bandwidths.values()), parts)
+
+
+ONE = Peaks(flops=1.0, memory_bytes=1.0, links=apart(x=1.0, y=2.0, z=4.0))
 B = parse("B")
 
 
@@ -28,9 +37,9 @@ def ledger(compute: float = 0, weights: float = 0, kv: float = 0, **links: float
 
 
 def test_parts_are_counts_over_peaks():
-    found = bound(ledger(12, 6, 3, x=8, zy=8), Peaks(4.0, 3.0, {"x": 2.0, "y": 8.0, "z": 1.0}))
+    found = bound(ledger(12, 6, 3, x=8, z=4), Peaks(4.0, 3.0, apart(x=2.0, z=0.5)))
     assert (found.compute_seconds, found.weight_seconds, found.kv_seconds) == (3, 2, 1)
-    assert found.link_seconds == {"x": 4, "zy": 8}  # zy: as slow as z
+    assert found.link_seconds == {"x": 4, "z": 8}
     assert (found.memory_seconds, found.communication_seconds) == (3, 12)
 
 
@@ -57,7 +66,7 @@ def test_communication_is_added_to_the_larger_of_compute_and_memory(
         ({"compute": 3, "weights": 2, "kv": 2}, "weights"),
         ({"compute": 3, "weights": 1, "kv": 3}, "kv"),
         ({"compute": 3, "weights": 1, "kv": 1, "x": 3}, "compute"),
-        ({"compute": 3, "weights": 1, "kv": 1, "x": 2, "yz": 6}, "link:yz"),
+        ({"compute": 3, "weights": 1, "kv": 1, "x": 2, "yz": 12}, "link:yz"),
         ({"compute": 3, "weights": 1, "kv": 1, "x": 4, "y": 6}, "link:x"),
         ({"compute": 1, "weights": 4, "kv": 1, "x": 4}, "weights"),
     ],
@@ -78,10 +87,10 @@ def test_what_a_causal_mask_throws_away_needs_no_time():
     assert bound(Ledger([entry(flops=8, needed_flops=5)]), ONE).compute_seconds == 5
 
 
-def test_a_collective_is_as_fast_as_its_slowest_axis():
-    sent = entry(axes="zyx", sent_bytes=8, repeat=5)
-    assert communication_seconds(sent, ONE) == 8  # once
-    assert communication_seconds(replace(sent, axes="zy"), ONE) == 4
+def test_a_collective_is_as_fast_as_its_slowest_level():
+    sent = entry(axes="zyx", sent_bytes=7, repeat=5)  # of 7 parts 1 over x, 2 over y and 4 over z; once
+    assert communication_seconds(sent, ONE) == 1
+    assert communication_seconds(replace(sent, axes="zy", sent_bytes=9), ONE) == 1.5
 
 
 def test_candidates_are_priced_side_by_side():
@@ -92,7 +101,7 @@ def test_candidates_are_priced_side_by_side():
 
 
 def test_peaks_are_those_of_the_chip_for_the_format_of_activations():
-    links = {"x": 270e9}
+    links = apart(x=270e9)
     assert peaks(catalogue_chip("tpu-v4"), Formats(weights="int8"), links) == Peaks(275e12, 1.2e12, links)
     with pytest.raises(InputError, match=r"^activations: f32: tpu-v4 has no peak for it; it has bf16, int8$"):
         peaks(catalogue_chip("tpu-v4"), Formats(activations="f32"), links)
@@ -111,9 +120,9 @@ def test_a_faster_chip_is_never_slower(
     costs: dict[str, float], rates: tuple[float, ...], faster: tuple[float, ...]
 ):
     """Whatever is faster of it: matrices, memory or links."""
-    slow = Peaks(rates[0], rates[1], dict(zip("xyz", rates[2:], strict=True)))
+    slow = Peaks(rates[0], rates[1], apart(**dict(zip("xyz", rates[2:], strict=True))))
     rates = tuple(rate * factor for rate, factor in zip(rates, faster, strict=True))
-    fast = Peaks(rates[0], rates[1], dict(zip("xyz", rates[2:], strict=True)))
+    fast = Peaks(rates[0], rates[1], apart(**dict(zip("xyz", rates[2:], strict=True))))
     before, after = bound(ledger(**costs), slow), bound(ledger(**costs), fast)
     assert after.step_seconds <= before.step_seconds
     assert after.overlapped_seconds <= before.overlapped_seconds

@@ -1,5 +1,6 @@
 """Many configurations priced in one pass of the program, against each priced alone."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_candidates_priced_in_one_pass_equal_each_priced_alone(
     candidates: list[dict[str, int]],
     formats: Formats,
 ):
-    """Exactly: every number is whole and below 2^53, or the same division of two that are."""
+    """To rounding: arrays are divided by their shards first, so that the large ones are touched least."""
     first = candidates[0]
     mesh = Mesh(AXES, tuple(first[axis] for axis in AXES))
     phases = [parse_roles(*roles, AXES) for roles in (decode, prefill)]
@@ -113,9 +114,10 @@ def test_candidates_priced_in_one_pass_equal_each_priced_alone(
             )
             for column in COLUMNS:
                 # alone, bytes that do not divide are an exact fraction
-                assert float(getattr(one, column)) == at(getattr(other, column), i), (column, one)
+                there = at(getattr(other, column), i)
+                assert math.isclose(float(getattr(one, column)), there, rel_tol=1e-12), (column, one)
         for column in HELD:
-            assert getattr(alone, column) == at(getattr(many, column), i), column
+            assert math.isclose(getattr(alone, column), at(getattr(many, column), i), rel_tol=1e-12), column
 
 
 def at(value: Any, index: int) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.cost.ledger import Entry, Ledger, Number
+from partita.cost.links import Links
 from partita.specs.chip import Chip
 from partita.specs.formats import Formats
 
@@ -23,7 +24,7 @@ class Peaks:
 
     flops: float
     memory_bytes: float
-    link_bytes: Mapping[str, float]  # by mesh axis
+    links: Links
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ class Bound:
         return max(("weights", "kv"), key=lambda part: parts[part])
 
 
-def peaks(chip: Chip, formats: Formats, link_bytes: Mapping[str, float]) -> Peaks:
+def peaks(chip: Chip, formats: Formats, links: Links) -> Peaks:
     """Raises InputError where the chip has no figure for this format of activations."""
-    return Peaks(chip.peak(formats.activations), chip.hbm_bandwidth, link_bytes)
+    return Peaks(chip.peak(formats.activations), chip.hbm_bandwidth, links)
 
 
 def bound(ledger: Ledger, peaks: Peaks) -> Bound:
@@ -82,5 +83,5 @@ def bound(ledger: Ledger, peaks: Peaks) -> Bound:
 
 
 def communication_seconds(entry: Entry, peaks: Peaks) -> Number:
-    """Of a collective, once: its bytes over the slowest of the links it uses."""
-    return entry.sent_bytes / min(peaks.link_bytes[axis] for axis in entry.axes)
+    """Of a collective, once: as `Links.seconds` counts it."""
+    return peaks.links.seconds(entry.kind, entry.axes, entry.sent_bytes)

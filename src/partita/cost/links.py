@@ -1,13 +1,75 @@
-"""Which physical links a logical mesh axis uses, and how fast they are at most."""
+"""Which physical links a logical mesh axis uses, and how long a collective over some axes takes at least.
+
+A cluster has levels: the network between nodes, the switch inside one, or all axes of a torus together. A
+mesh axis lies on one level or spans several. Knows nothing about what the collectives are for.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from partita.cost.ledger import Number
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Level:
+    """Links of one kind. `bandwidth`: bytes per second one chip sends over all those it has."""
+
+    bandwidth: float
+    in_network_reduction: bool = False
+
+
+@dataclass(frozen=True)
+class Links:
+    """The levels of a cluster, slowest first, and for each mesh axis how many chips it has on each level.
+
+    The counts are ints, or NumPy arrays where many meshes are priced in one pass.
+    """
+
+    levels: tuple[Level, ...]
+    parts: Mapping[str, tuple[Number, ...]]
+    _spans: dict[str, tuple[Number, ...]] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def span(self, axes: str) -> tuple[Number, ...]:
+        """Chips on each level that a collective over `axes` joins."""
+        found = self._spans.get(axes)
+        if found is None:
+            found = tuple(math.prod(self.parts[axis][i] for axis in axes) for i in range(len(self.levels)))
+            self._spans[axes] = found
+        return found
+
+    def seconds(self, kind: str, axes: str, sent_bytes: Number) -> Number:
+        """Least seconds for a chip to send `sent_bytes` in one collective of this kind over `axes`.
+
+        Over several levels the best algorithm is hierarchical: k1, k2 ... chips on the levels from the slowest
+        (K in all) send of the (K-1)/K of an all-gather or reduce-scatter a part of (k1-1)/(K-1) over the
+        slowest level, k1 (k2-1)/(K-1) over the next, and so on; an all-to-all has (k1-1) k2/(K-1), then
+        (k2-1)/(K-1): it has nothing to combine before the slow links. The levels work at the same time, so the
+        one that takes longest counts. A switch that sums in the network takes every chip's bytes once: an
+        all-reduce over its k chips sends k/2(k-1) of what reduce-scatter and all-gather send.
+        A collective-permute goes at the pace of the slowest level it touches.
+        """
+        span = self.span(axes)
+        others = _at_least_1(math.prod(span) - 1)
+        slowest: Number = 0
+        for i, (level, chips) in enumerate(zip(self.levels, span, strict=True)):
+            if kind == "collective-permute":
+                sent = sent_bytes * (chips > 1)
+            elif kind == "all-to-all":
+                sent = sent_bytes * ((chips - 1) * math.prod(span[i + 1 :]) / others)
+            else:
+                sent = sent_bytes * ((chips - 1) * math.prod(span[:i]) / others)
+            if kind == "all-reduce" and level.in_network_reduction:
+                sent = sent * (chips / _at_least_1(2 * (chips - 1)))
+            slowest = _larger(slowest, sent / level.bandwidth)
+        return slowest
 
 
 def check_mesh(mesh: Mesh, cluster: Cluster) -> None:
@@ -18,35 +80,61 @@ def check_mesh(mesh: Mesh, cluster: Cluster) -> None:
         )
 
 
-def axis_bandwidths(mesh: Mesh, cluster: Cluster) -> Mapping[str, float]:
-    """Peak bytes per second one chip can send in a collective over each mesh axis.
+def cluster_levels(cluster: Cluster) -> tuple[tuple[Level, int], ...]:
+    """The levels of a cluster and the chips along each, slowest first.
 
-    Logical axes fill the physical ones in order, last with last (the fastest); one that spans several has
-    the slowest's bandwidth, one of size 1 sends nothing and has no limit (inf). On a torus every axis counts
-    the whole of the chip's links, as in the paper. Raises InputError (field "mesh") where they do not fit.
+    The axes of a torus are one level: a collective over any of them can be spread over all the links of the
+    chip, as the paper counts it (`Cluster.bandwidth_bytes_per_second`).
+    """
+    found: list[tuple[Level, int]] = []
+    torus = False
+    for index, axis in enumerate(cluster.fabric):
+        level = Level(cluster.bandwidth_bytes_per_second(index), axis.in_network_reduction)
+        if axis.kind == "torus" and torus:
+            found[-1] = (level, found[-1][1] * axis.size)
+        else:
+            found.append((level, axis.size))
+        torus = axis.kind == "torus"
+    return tuple(found)
+
+
+def mesh_links(mesh: Mesh, cluster: Cluster) -> Links:
+    """The links of a mesh on a cluster: logical axes fill the levels in order, last with last (the fastest).
+
+    Raises InputError (field "mesh") where the sizes do not multiply to the cluster's, or an axis neither
+    divides what is left of a level nor is divided by it.
     """
     check_mesh(mesh, cluster)
-    level = len(cluster.fabric) - 1
-    room = cluster.fabric[level].size
-    found = {}
+    levels = cluster_levels(cluster)
+    index = len(levels) - 1
+    room = levels[index][1]
+    parts = {}
     for axis, size in reversed(list(mesh.size.items())):
-        speeds = []
+        counts = [1] * len(levels)
         while size > 1:
             if room == 1:
-                level -= 1
-                room = cluster.fabric[level].size
+                index -= 1
+                room = levels[index][1]
                 continue
-            speeds.append(cluster.bandwidth_bytes_per_second(level))
-            if size % room == 0:
-                size, room = size // room, 1
-            elif room % size == 0:
-                size, room = 1, room // size
-            else:
+            taken = math.gcd(size, room)
+            if taken not in (size, room):
+                shape = "x".join(map(str, cluster.shape))
                 raise InputError(
                     "mesh",
                     mesh,
                     f"axis {axis} does not fit {cluster.name}: give axes that divide its physical axes "
-                    f"({'x'.join(map(str, cluster.shape))}) or are divided by them, fastest last",
+                    f"({shape}) or are divided by them, fastest last",
                 )
-        found[axis] = min(speeds, default=math.inf)
-    return found
+            counts[index] *= taken
+            size, room = size // taken, room // taken
+        parts[axis] = tuple(counts)
+    return Links(tuple(level for level, _ in levels), parts)
+
+
+def _at_least_1(number: Number) -> Number:
+    return np.maximum(number, 1) if isinstance(number, np.ndarray) else max(number, 1)
+
+
+def _larger(first: Number, second: Number) -> Number:
+    arrays = isinstance(first, np.ndarray) or isinstance(second, np.ndarray)
+    return np.maximum(first, second) if arrays else max(first, second)

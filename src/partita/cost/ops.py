@@ -36,13 +36,20 @@ class Sized:
 
 
 class CostOps:
-    """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips."""
+    """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
-    def __init__(self, sizes: Mapping[str, Number], formats: Formats, layers: int):
+    `free_permutes` leaves collective-permutes out: for a lower bound over all orders of the axes.
+    """
+
+    def __init__(
+        self, sizes: Mapping[str, Number], formats: Formats, layers: int, *, free_permutes: bool = False
+    ):
         self.sizes, self.formats, self.count = sizes, formats, layers
+        self._free_permutes = free_permutes
         self.ledger = Ledger()
         self._scope: list[str] = []
         self._repeat = 1
+        self._shards: dict[str, Number] = {}
 
     # -- the ledger -------------------------------------------------------------------------------------
 
@@ -52,9 +59,31 @@ class CostOps:
         yield
         self._scope.pop()
 
+    def shards(self, axes: str) -> Number:
+        """How many shards `axes` make; kept, since the same groups of axes come back all the time."""
+        found = self._shards.get(axes)
+        if found is None:
+            found = self._shards[axes] = product(self.sizes, axes)
+        return found
+
     def elements(self, t: Sized) -> Number:
         """Elements one chip holds."""
-        return math.prod(t.sizes[d] for d in t.sharding.dims) // product(self.sizes, "".join(t.sharding.axes))
+        return self._share(t.sizes, t.sharding.dims, "".join(t.sharding.axes))
+
+    def _share(self, sizes: Mapping[str, Number], dims: str, axes: str) -> Number:
+        """Product of the sizes of `dims`, a chip's part of it; every split divides.
+
+        Arrays of candidates broadcast, and those of B and S are the large ones: they come last.
+        """
+        large = [sizes[d] for d in dims if d in "BS"]
+        whole = math.prod(sizes[d] for d in dims if d not in "BS")
+        shards = self.shards(axes)
+        if isinstance(shards, int) and isinstance(whole, int) and all(isinstance(n, int) for n in large):
+            return whole * math.prod(large) // shards
+        found = whole / shards
+        for number in large:
+            found = found * number
+        return found
 
     def bytes(self, t: Sized) -> Number:
         return self.elements(t) * BYTES[t.format]
@@ -77,10 +106,10 @@ class CostOps:
         return t
 
     def _step(self, t: Sized, step: Step) -> Sized:
-        before, shards = t, product(self.sizes, step.axes)
+        before, shards = t, self.shards(step.axes)
         kind = "gathered" if t.kind == "weight" and step.kind != "slice" else t.kind
         t = Sized(step.after, t.sizes, t.format, t.settles, kind, t.stored_bytes)
-        if step.kind == "slice":
+        if step.kind == "slice" or (self._free_permutes and step.kind == "collective-permute"):
             return t
         local, messages = self.bytes(before), (shards > 1) * 1
         if step.kind == "all-gather":
@@ -103,7 +132,7 @@ class CostOps:
         sizes = {**a.sizes, **b.sizes}
         letters = set(a.sharding.dims + b.sharding.dims)
         axes = "".join({a.sharding[d] or b.sharding[d] for d in letters})
-        flops = 2 * math.prod(sizes[d] for d in letters) // product(self.sizes, axes)
+        flops = 2 * self._share(sizes, "".join(sorted(letters)), axes)
         needed = flops * (1 - (sizes["L"] - 1) / (2 * sizes["S"])) if causal else flops
         settles = "f32" if precise else self.formats.activations
         travels = "f32" if precise else self.formats.reduce

@@ -14,7 +14,7 @@ import numpy as np
 
 from partita.cost.bound import Bound, Peaks, bound, peaks
 from partita.cost.ledger import Number
-from partita.cost.links import axis_bandwidths
+from partita.cost.links import mesh_links
 from partita.cost.metrics import chip_seconds_per_token, mfu
 from partita.cost.step import Step, price_step, price_switch
 from partita.sharding.layout import Layout, Storage, plan_storage, resolve
@@ -41,8 +41,7 @@ class Setting:
 
     @cached_property
     def peaks(self) -> Peaks:
-        links = axis_bandwidths(self.mesh, self.cluster)
-        return peaks(self.cluster.chip, self.formats, links)
+        return peaks(self.cluster.chip, self.formats, mesh_links(self.mesh, self.cluster))
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,15 @@ def price_step(
     context: Number | None = None,
     all_logits: bool = False,
     greedy: bool = True,
+    free_permutes: bool = False,
 ) -> Step:
     """Prices a prefill step (`context` None: `queries` tokens attend to each other) or a decode step
     (each of `queries` new tokens attends to a cache of `context` tokens, its own included).
 
     `sizes` (chips per axis), `batch`, `queries` and `context` are ints or NumPy float arrays of candidates.
-    A prefill unembeds the last token of each sequence unless `all_logits`.
+    A prefill unembeds the last token of each sequence unless `all_logits`. `free_permutes`: see `CostOps`.
     """
-    ops = CostOps(sizes, formats, model.layers)
+    ops = CostOps(sizes, formats, model.layers, free_permutes=free_permutes)
     padded = layout.storage.padded(model, sizes) | {"M": 1}
     batch = ceil_to(batch, product(sizes, layout.batch_axes))
     queries = ceil_to(queries, product(sizes, layout.query_axes))

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-_DIM = re.compile(r"([A-Z])(?:_([a-z]*))?")
-_PARTIAL = re.compile(r"partialsum-([a-z]+)")
+_DIM = re.compile(r"([A-Z])(?:_([^\W\dA-Z_]*))?")
+_PARTIAL = re.compile(r"partialsum-([^\W\dA-Z_]+)")
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def test_an_unknown_model_is_named_with_what_is_near_and_what_there_is():
 
 
 def test_an_unknown_chip_is_named_with_what_there_is():
-    with pytest.raises(InputError, match="chip: abacus: unknown; catalogue: tpu-v4"):
+    with pytest.raises(InputError, match=r"chip: abacus: unknown; catalogue: tpu-v4, .*mi300x"):
         catalogue_chip("abacus")
 
 
@@ -102,20 +102,52 @@ def test_every_field_has_one_source(kind: catalogue.Kind, name: str, entry: dict
 def test_no_field_is_left_to_a_default(kind: str, name: str, entry: dict[str, Any]):
     """A default has no source, so an entry states every field, but for those that do not apply to it."""
     if kind == "clusters":
-        axis = {f"fabric.{field}" for field in FamilyAxis.model_fields}
-        every = (set(ClusterFamily.model_fields) - {"fabric"}) | axis
-        # No latency is published, and the paper's fabric is limited as a whole, not by axis.
-        absent = {"name", "fabric.latency", "fabric.max_size", "fabric.in_network_reduction"}
+        defaults = {f"fabric.{name}": field.default for name, field in FamilyAxis.model_fields.items()}
+        defaults |= {name: field.default for name, field in ClusterFamily.model_fields.items()}
+        left = set(defaults) - {"aliases", "fabric"}
     else:
         fields = (Model if kind == "models" else Chip).model_fields
-        every = set(fields)
-        # None, False and a whole 1.0 or 0 say that there is no such thing, which needs no source.
-        absent = {name for name in every - _fields(entry) if fields[name].default in (None, False, 1.0)}
-        absent |= {"name"} | ({"rotary_base"} if entry.get("positions") == "none" else set())
-    assert every - _fields(entry) == absent
+        defaults = {name: field.default for name, field in fields.items()}
+        left = set(defaults)
+    left -= _fields(entry)
+    # None, False and a whole 1.0 or 0 say that there is no such thing, which needs no source.
+    absent = {name for name in left if defaults[name] in (None, False, 1.0)}
+    absent |= {"name"} | ({"rotary_base"} if entry.get("positions") != "rotary" else set())
+    assert left <= absent
 
 
 def test_every_family_has_its_chip_and_a_valid_example():
     for family in catalogue.cluster_families():
         assert catalogue_chip(family.chip).name == family.chip
         assert tuple(axis.size for axis in family.shaped(family.example)) == family.example
+
+
+CHIPS = {
+    *("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7"),
+    *("a100-40g", "a100-80g", "h100", "h200", "b200", "gb200", "l40s"),
+    *("mi300x", "xeon-8480"),
+}
+
+
+def test_the_chips_are_those_expected_and_each_has_a_family():
+    assert set(catalogue.chip_names()) == CHIPS
+    assert {family.chip for family in catalogue.cluster_families()} == CHIPS
+
+
+@pytest.mark.parametrize("name", sorted(CHIPS))
+def test_figures_of_a_chip_are_of_one_order(name: str):
+    """A figure with a slipped digit would leave these bands: FLOPs a byte, seconds to read all memory."""
+    chip = catalogue_chip(name)
+    assert 50 < chip.peak("bf16") / chip.hbm_bandwidth < 600
+    assert 0.01 < chip.hbm_bytes / chip.hbm_bandwidth < (2 if name == "xeon-8480" else 0.1)
+    assert 0 <= chip.runtime_bytes < 0.1 * chip.hbm_bytes
+    assert chip.price_per_hour is None
+    faster = chip.peak_flops.get("int8")
+    assert faster is None or 1 <= faster / chip.peak("bf16") < 2.1
+    slower = chip.peak_flops.get("f32")
+    assert slower is None or slower < chip.peak("bf16") / 3
+
+
+def test_no_int8_figure_is_made_up():
+    with pytest.raises(InputError, match="activations: int8: tpu-v7 has no peak for it; it has bf16"):
+        catalogue_chip("tpu-v7").peak("int8")

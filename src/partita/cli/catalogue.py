@@ -55,6 +55,7 @@ def clusters(json: o.AsJson = False) -> None:
                     "name": family.name,
                     "form": family.pattern,
                     "example": family.example_name,
+                    "aliases": list(family.aliases),
                     "chip": catalogue_chip(family.chip).model_dump(),
                     "fabric": [axis.model_dump() for axis in family.fabric],
                     "sources": {

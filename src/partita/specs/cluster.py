@@ -12,6 +12,8 @@ is a complete example (two nodes of eight GPUs; figures are in FLOP/s, bytes, by
     peak_flops = { f32 = 19.5e12, bf16 = 312e12, int8 = 624e12 }    # dense; one of them is enough
     hbm_bytes = 80_000_000_000
     hbm_bandwidth = 2.039e12
+    runtime_bytes = 1_800_000_000       # optional: what driver and runtime keep of the memory
+    price_per_hour = 2.5                # optional: of one chip, in any currency
 
     [[fabric]]                          # slowest axis first: here the network between nodes
     kind = "network"                    # torus, switch or network
@@ -25,6 +27,7 @@ is a complete example (two nodes of eight GPUs; figures are in FLOP/s, bytes, by
     size = 8
     link_bandwidth = 25e9
     links = 12
+    in_network_reduction = false        # optional: whether the switch sums (NVLink SHARP)
 
 Where chips share a link, such as two GPUs one network card, give each its part of the bandwidth. An axis
 with `kind = "torus"` has `links = 2` and may say `wraparound = true`.
@@ -88,11 +91,12 @@ def parse_cluster(text: str) -> Cluster:
     """
     if text.lower().endswith(".toml"):
         return _read(text)
-    name, colon, shape = text.strip().lower().partition(":")
-    families = {family.name: family for family in catalogue.cluster_families()}
+    name, _, shape = text.strip().lower().partition(":")
+    known = catalogue.cluster_families()
+    families = {each: family for family in known for each in (family.name, *family.aliases)}
     family = families.get(name)
     if family is None:
-        patterns = ", ".join(known.pattern for known in families.values())
+        patterns = ", ".join(family.pattern for family in known)
         hint = did_you_mean(name, families)
         raise InputError("cluster", text, f"unknown; {hint}accepted: {patterns}, or a path to a .toml file")
     accepted = f"accepted: {family.pattern}, such as {family.example_name}"
@@ -106,7 +110,7 @@ def parse_cluster(text: str) -> Cluster:
     except ValueError as error:
         raise InputError("cluster", text, f"{error}; {accepted}") from None
     return Cluster(
-        name=f"{name}{colon}{'x'.join(map(str, sizes))}", chip=catalogue.chip(family.chip), fabric=fabric
+        name=f"{family.name}:{'x'.join(map(str, sizes))}", chip=catalogue.chip(family.chip), fabric=fabric
     )
 
 

@@ -51,6 +51,8 @@ class ClusterFamily(BaseModel):
     name: str
     chip: str
     """Name of the chip in the catalogue."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the family."""
     max_chips: StrictCount | None = None
     example: Annotated[tuple[StrictCount, ...], Field(min_length=1)]
     """A usual shape, shown in messages."""

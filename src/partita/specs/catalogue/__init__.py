@@ -2,7 +2,7 @@
 
 Each entry is a table whose fields are those of `Model`, `Chip` or `ClusterFamily`, its key being the name.
 Its `sources` table says of every field where it comes from: keys are fields (several joined by commas;
-`fabric.links` for a field of the fabric's axes), values the source. A model may list `aliases`.
+`fabric.links` for a field of the fabric's axes), values the source. A model or a family may list `aliases`.
 
 Knows nothing about files of the user's (`cluster.py`, `resolve.py`). Everything is read once.
 """
@@ -59,7 +59,11 @@ def chip(name: str) -> Chip:
 @cache
 def cluster_families() -> tuple[ClusterFamily, ...]:
     """The families of clusters, in the order of the catalogue."""
-    return tuple(ClusterFamily(name=name, **_fields("clusters", name)) for name in _table("clusters"))
+    table = _table("clusters")
+    return tuple(
+        ClusterFamily(name=name, aliases=tuple(entry.get("aliases", ())), **_fields("clusters", name))
+        for name, entry in table.items()
+    )
 
 
 def sources(kind: Kind, name: str) -> dict[str, str]:

@@ -1,11 +1,20 @@
-"""Durations read and written; bytes and counts written."""
+"""Durations, rates, prices, bytes and shares read; durations, bytes and counts written."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import InputError
-from partita.specs import format_bytes, format_count, format_seconds, parse_duration
+from partita.specs import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    parse_bytes,
+    parse_duration,
+    parse_price,
+    parse_rate,
+    parse_share,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +78,59 @@ def test_counts():
 def test_no_number_is_written_with_an_exponent(seconds: float, number: float):
     for text in (format_seconds(seconds), format_bytes(number), format_count(number)):
         assert "e" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "per_second"), [("3/s", 3), (" 200 / min ", 200 / 60), ("5000/h", 5000 / 3600), (".5/s", 0.5)]
+)
+def test_rates_are_per_second(text: str, per_second: float):
+    assert parse_rate(text) == pytest.approx(per_second, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("80GB", 80_000_000_000),
+        ("2GiB", 2_147_483_648),
+        ("1.1 MB", 1_100_000),
+        ("16kB", 16_000),
+        ("16KB", 16_000),
+        ("0.5KiB", 512),
+        ("7B", 7),
+        ("3 TiB", 3 * 2**40),
+    ],
+)
+def test_bytes_decimal_and_binary(text: str, number: int):
+    assert parse_bytes(text) == number
+    assert type(parse_bytes(text)) is int
+
+
+@pytest.mark.parametrize(("text", "share"), [("10%", 0.1), ("0.1", 0.1), ("0%", 0), ("100 %", 1), ("1", 1)])
+def test_shares_are_from_0_to_1(text: str, share: float):
+    assert parse_share(text) == pytest.approx(share, rel=1e-12)
+
+
+def test_a_price_is_a_plain_number():
+    assert (parse_price("2.5"), parse_price(" 2 "), parse_price(".07")) == (2.5, 2, 0.07)
+
+
+BAD = ("", "x", "-1", "nan", "inf", "1e3", "9" * 400)
+
+
+@pytest.mark.parametrize(
+    ("parse", "field", "example", "texts"),
+    [
+        (parse_rate, "rate", "3/s or 200/min", (*BAD, "3", "/s", "0/s", "3/ms", "3/day", "3 s", "-3/s")),
+        (parse_price, "price", "2.5", (*BAD, "0", "$2.5", "2,5", "2.5/h")),
+        (parse_bytes, "bytes", "80GB or 2GiB", (*BAD, "80", "80gb", "80Gb", "0GB", "0.1B", "9" * 20 + "PB")),
+        (parse_share, "share", "10% or 0.1", (*BAD, "101%", "10", "1.01", "%", "-1%")),
+    ],
+)
+def test_what_is_none_is_refused_by_name(parse, field: str, example: str, texts: tuple[str, ...]):
+    for text in texts:
+        with pytest.raises(InputError, match=example) as caught:
+            parse(text)
+        assert (caught.value.field, caught.value.value) == (field, text)
+        with pytest.raises(InputError) as caught:
+            parse(text, "other")
+        assert caught.value.field == "other"

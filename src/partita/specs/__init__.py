@@ -16,9 +16,21 @@ from partita.specs.family import ClusterFamily, FamilyAxis
 from partita.specs.formats import BYTES, Float, Format, Formats
 from partita.specs.hugging_face import model_from_config
 from partita.specs.latent import Latent
+from partita.specs.lengths import Lengths, parse_lengths
 from partita.specs.model import Model
+from partita.specs.requests import Traffic
 from partita.specs.resolve import resolve_model
-from partita.specs.units import format_bytes, format_count, format_seconds, parse_duration
+from partita.specs.trace import read_trace
+from partita.specs.units import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    parse_bytes,
+    parse_duration,
+    parse_price,
+    parse_rate,
+    parse_share,
+)
 from partita.specs.workload import Workload
 
 __all__ = [
@@ -31,8 +43,10 @@ __all__ = [
     "Format",
     "Formats",
     "Latent",
+    "Lengths",
     "Model",
     "PhysicalAxis",
+    "Traffic",
     "Workload",
     "catalogue_chip",
     "catalogue_model",
@@ -44,8 +58,14 @@ __all__ = [
     "model_aliases",
     "model_from_config",
     "model_names",
+    "parse_bytes",
     "parse_cluster",
     "parse_duration",
+    "parse_lengths",
+    "parse_price",
+    "parse_rate",
+    "parse_share",
+    "read_trace",
     "resolve_model",
     "sources",
 ]

@@ -1,6 +1,6 @@
-"""Durations in, and durations, bytes and counts out, in the units people write.
+"""Durations, rates, bytes, shares and prices in, durations, bytes and counts out, in the units people write.
 
-Knows nothing about what is measured. Bytes are decimal: 1 GB is 10^9 bytes.
+Knows nothing about what is measured. Bytes are decimal: 1 GB is 10^9 bytes, and 1 GiB is 2^30.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ import re
 from partita.errors import InputError
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ns|us|µs|μs|ms|s|min|h)")
+_NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_DURATION = re.compile(_NUMBER + r"\s*(ns|us|µs|μs|ms|s|min|h)")
+_RATE = re.compile(_NUMBER + r"\s*/\s*(s|min|h)")
+_BYTES = {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15}
+_BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+_SIZE = re.compile(_NUMBER + r"\s*(B|[kKMGTP]B|[KMGTP]iB)")
+_SHARE = re.compile(_NUMBER + r"\s*(%?)")
 
 
 def parse_duration(text: str, field: str = "duration") -> float:
@@ -25,6 +31,57 @@ def parse_duration(text: str, field: str = "duration") -> float:
         message = "must be a number above zero with a unit (ns, us, ms, s, min, h), such as 30ms or 1.5s"
         raise InputError(field, text, message)
     return seconds
+
+
+def parse_rate(text: str, field: str = "rate") -> float:
+    """Events per second of a text such as `3/s`, `200/min` or `5000/h`.
+
+    Raises InputError on `field` where the text has another form, no unit, or is not more than zero.
+    """
+    match = _RATE.fullmatch(text.strip())
+    rate = float(match[1]) / _SECONDS[match[2]] if match else 0.0
+    if not 0 < rate < math.inf:
+        raise InputError(field, text, "must be a number above zero per s, min or h, such as 3/s or 200/min")
+    return rate
+
+
+def parse_price(text: str, field: str = "price") -> float:
+    """A price of one chip for one hour, such as `2.5`, in a currency of the user's.
+
+    Raises InputError on `field` where the text is no plain number or is not more than zero.
+    """
+    price = float(text) if re.fullmatch(_NUMBER, text.strip()) else 0.0
+    if not 0 < price < math.inf:
+        message = "must be a number above zero without a currency, the price of one chip for one hour: 2.5"
+        raise InputError(field, text, message)
+    return price
+
+
+def parse_bytes(text: str, field: str = "bytes") -> int:
+    """Bytes of a text such as `80GB` (80 x 10^9) or `2GiB` (2 x 2^30), to the nearest whole byte.
+
+    Raises InputError on `field` where the text has another form, no unit, or is less than one byte.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = float(match[1]) * _BYTES[match[2]] if match else 0.0
+    if not 0.5 < size < 1e24:
+        message = (
+            "must be a number above zero with a unit (B, kB, MB, GB, TB, KiB, MiB, GiB, TiB): 80GB or 2GiB"
+        )
+        raise InputError(field, text, message)
+    return round(size)
+
+
+def parse_share(text: str, field: str = "share") -> float:
+    """A part of a whole, from 0 to 1, of a text such as `10%` or `0.1`.
+
+    Raises InputError on `field` where the text has another form or is more than the whole.
+    """
+    match = _SHARE.fullmatch(text.strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else math.nan
+    if not 0 <= share <= 1:
+        raise InputError(field, text, "must be from 0% to 100%, such as 10% or 0.1")
+    return share
 
 
 def format_seconds(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What is asked of a model: how many sequences, how long.
+"""What is asked of a model: how many sequences, how long, and in which portions their prompts are read.
 
 Knows nothing about the model, the chips or how long anything takes.
 """
@@ -11,17 +11,23 @@ from pydantic import BaseModel, ConfigDict
 
 from partita.errors import InputError
 
-# a phase's time is summed over its output tokens, one by one
+# a phase's time is summed over its output tokens and over its chunks, one by one
 _MOST = {"output": 10**6}
+_MOST_CHUNKS = 10**6
 
 
 class Workload(BaseModel):
-    """Sequences of one shape. All fields are whole numbers of at least 1.
+    """Sequences of one shape. All fields are whole numbers; of at least 1, but for `prefix`.
 
     prompt, output: tokens of one sequence read in prefill and written in decode.
-    batch: sequences decoded together. prefill_batch: sequences prefilled together, by default `batch`.
+    batch: sequences decoded together.
+    prefill_batch: prompts prefilled together, by default those of `batch` sequences.
     context: positions of the KV cache for one sequence, by default `prompt + output`. It may be given
     apart from them: a published decode figure is often for a fixed context.
+    prefix: first tokens of the prompt whose keys and values are cached already; prefill computes only the
+    others, at least one, which attend to these too.
+    chunk: new tokens of a prompt in one prefill step, the last one shorter; by default (None) all of them.
+    samples: sequences written for one prompt, which is prefilled once. Each has a cache of its own.
 
     Raises InputError on the field that is not such a number.
     """
@@ -33,6 +39,9 @@ class Workload(BaseModel):
     batch: int
     prefill_batch: int
     context: int
+    prefix: int = 0
+    chunk: int | None = None
+    samples: int = 1
 
     def __init__(
         self,
@@ -42,24 +51,58 @@ class Workload(BaseModel):
         batch: int,
         prefill_batch: int | None = None,
         context: int | None = None,
+        prefix: int = 0,
+        chunk: int | None = None,
+        samples: int = 1,
     ):
         prompt, output, batch = _count("prompt", prompt), _count("output", output), _count("batch", batch)
+        samples, prefix = _count("samples", samples), _prefix(prefix, prompt)
+        if chunk is not None:
+            chunk = _count("chunk", chunk)
+            if -(-(prompt - prefix) // chunk) > _MOST_CHUNKS:
+                least = -(-(prompt - prefix) // _MOST_CHUNKS)
+                raise InputError("chunk", chunk, f"must be at least {least:,} tokens for this prompt")
         super().__init__(
             prompt=prompt,
             output=output,
             batch=batch,
-            prefill_batch=batch if prefill_batch is None else _count("prefill_batch", prefill_batch),
+            prefill_batch=(
+                -(-batch // samples) if prefill_batch is None else _count("prefill_batch", prefill_batch)
+            ),
             context=prompt + output if context is None else _count("context", context),
+            prefix=prefix,
+            chunk=chunk,
+            samples=samples,
         )
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of a prompt that prefill computes."""
+        return self.prompt - self.prefix
 
 
 def _count(field: str, value: object) -> int:
-    try:
-        number = 0 if isinstance(value, bool) else index(value)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        number = 0
-    if number < 1:
+    number = _whole(value)
+    if number is None or number < 1:
         raise InputError(field, value, "must be a whole number of at least 1")
     if number > _MOST.get(field, 10**9):
         raise InputError(field, value, f"must be at most {_MOST.get(field, 10**9):,}")
     return number
+
+
+def _prefix(value: object, prompt: int) -> int:
+    number = _whole(value)
+    if number is None or not 0 <= number < prompt:
+        raise InputError(
+            "prefix",
+            value,
+            f"must be a whole number from 0 to {prompt - 1}: of {prompt} prompt tokens at least 1 is new",
+        )
+    return number
+
+
+def _whole(value: object) -> int | None:
+    try:
+        return None if isinstance(value, bool) else index(value)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        return None

@@ -66,7 +66,7 @@ def test_communication_is_added_to_the_larger_of_compute_and_memory(
         ({"compute": 3, "weights": 2, "kv": 2}, "weights"),
         ({"compute": 3, "weights": 1, "kv": 3}, "kv"),
         ({"compute": 3, "weights": 1, "kv": 1, "x": 3}, "compute"),
-        ({"compute": 3, "weights": 1, "kv": 1, "x": 2, "yz": 12}, "link:yz"),
+        ({"compute": 3, "weights": 1, "kv": 1, "x": 2, "yz": 15}, "link:yz"),
         ({"compute": 3, "weights": 1, "kv": 1, "x": 4, "y": 6}, "link:x"),
         ({"compute": 1, "weights": 4, "kv": 1, "x": 4}, "weights"),
     ],

@@ -1,13 +1,17 @@
 """Chooses layouts for a goal from the cost model, and says why. Never imports JAX."""
 
-from partita.planner.plan import (
-    OBJECTIVES,
-    Objective,
-    Pair,
-    Plan,
-    make_plan,
-    make_plan_any_batch,
-    parse_objective,
-)
+from partita.planner.pair import OBJECTIVES, Objective, Pair, parse_objective
+from partita.planner.plan import BATCHES, Plan, best_plan, make_plan
+from partita.planner.search import Question
 
-__all__ = ["OBJECTIVES", "Objective", "Pair", "Plan", "make_plan", "make_plan_any_batch", "parse_objective"]
+__all__ = [
+    "BATCHES",
+    "OBJECTIVES",
+    "Objective",
+    "Pair",
+    "Plan",
+    "Question",
+    "best_plan",
+    "make_plan",
+    "parse_objective",
+]

@@ -1,0 +1,77 @@
+"""A layout for each phase on one storage of the weights, priced together; and what a plan is to be good at.
+
+Knows nothing about other layouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from partita.cost.prediction import Prediction, switch_seconds
+from partita.errors import InputError
+from partita.specs.workload import Workload
+
+Objective = Literal["latency", "cost", "throughput", "context"]
+OBJECTIVES: tuple[Objective, ...] = ("latency", "cost", "throughput", "context")
+
+
+def parse_objective(text: str) -> Objective:
+    """Raises InputError (field "objective") where it is none of `OBJECTIVES`."""
+    if text not in OBJECTIVES:
+        raise InputError("objective", text, f"accepted are {', '.join(OBJECTIVES)}")
+    return text
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One layout for each phase on one storage, priced."""
+
+    prefill: Prediction
+    decode: Prediction
+
+    @property
+    def switch_seconds(self) -> float:
+        """Bound of moving the prompts' keys and values between the layouts, once per prefill."""
+        return switch_seconds(self.prefill, self.decode)
+
+    @property
+    def ttft_seconds(self) -> float:
+        """Time to the first token: one prefill."""
+        return self.prefill.total_seconds
+
+    @property
+    def prefill_seconds(self) -> float:
+        """Until the whole decode batch has its prompts read: as many prefills as that takes."""
+        rounds = -(-prompts_of(self.decode.setting.workload, self.decode.batch) // self.prefill.batch)
+        return rounds * (self.prefill.total_seconds + self.switch_seconds)
+
+    @property
+    def latency_seconds(self) -> float:
+        """Of one request: its prefill, then all decode steps."""
+        return self.prefill.total_seconds + self.switch_seconds + self.decode.total_seconds
+
+    @property
+    def chip_seconds_per_output_token(self) -> float:
+        """Chip-seconds of both phases over the tokens generated."""
+        workload = self.decode.setting.workload
+        chips = self.decode.setting.cluster.chips
+        seconds = self.prefill_seconds + self.decode.total_seconds
+        return chips * seconds / (workload.batch * workload.output)
+
+    def score(self, objective: Objective) -> float:
+        """What the objective minimises."""
+        if objective == "latency":
+            return self.latency_seconds
+        if objective == "context":
+            return -float(self.decode.max_context)
+        return self.chip_seconds_per_output_token  # on given chips, cost and throughput are one
+
+    @property
+    def fits(self) -> bool:
+        return self.prefill.fits and self.decode.fits
+
+
+def prompts_of(workload: Workload, batch: int) -> int:
+    """Prompts that `batch` sequences have: `samples` of them share one, which is prefilled once."""
+    return -(-batch // workload.samples)

@@ -1,0 +1,189 @@
+"""Disaggregation: prefill and decode on chips of their own, each pool with its own copies of the weights.
+
+A pool is a number of equal units, each a cluster in one layout; keys and values of every prompt cross from
+one pool to the other. Pool sizes are balanced to the traffic: both pools take requests at one rate. Knows nothing
+about queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from partita.cost.prediction import Phase, Prediction
+from partita.errors import InputError
+from partita.planner.pair import prompts_of
+from partita.planner.search import Exact, Tables
+from partita.specs.formats import BYTES
+from partita.specs.units import format_seconds
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One cluster in one layout for one phase. rate: prompts per second it takes."""
+
+    prediction: Prediction
+    rate: float
+
+    @property
+    def chips(self) -> int:
+        return self.prediction.setting.cluster.chips
+
+
+@dataclass(frozen=True)
+class Pools:
+    """The balanced pair of pools, by the bound."""
+
+    prefill: Unit
+    decode: Unit
+    prefill_units: int
+    decode_units: int
+    transfer_seconds: float
+    transfer_bytes: float
+
+    @property
+    def chips(self) -> int:
+        return self.prefill_units * self.prefill.chips + self.decode_units * self.decode.chips
+
+    @property
+    def prompts_per_second(self) -> float:
+        """At most: the slower pool's."""
+        return min(self.prefill_units * self.prefill.rate, self.decode_units * self.decode.rate)
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        workload = self.decode.prediction.setting.workload
+        return self.prompts_per_second * workload.samples * workload.output
+
+    @property
+    def chip_seconds_per_output_token(self) -> float:
+        return self.chips / self.output_tokens_per_second
+
+    @property
+    def ttft_seconds(self) -> float:
+        """One prefill, whose logits give the first token before the keys and values travel."""
+        return self.prefill.prediction.total_seconds
+
+    @property
+    def latency_seconds(self) -> float:
+        """Of one request: prefill, the transfer, then all decode steps."""
+        return self.ttft_seconds + self.transfer_seconds + self.decode.prediction.total_seconds
+
+    def as_json(self) -> dict[str, Any]:
+        pools = {
+            name: {"units": count, "chips_a_unit": unit.chips, "prompts_per_second_a_unit": unit.rate}
+            | {"prediction": unit.prediction.as_json()}
+            for name, count, unit in (
+                ("prefill", self.prefill_units, self.prefill),
+                ("decode", self.decode_units, self.decode),
+            )
+        }
+        return pools | {
+            "chips": self.chips,
+            "transfer": {"bytes": self.transfer_bytes, "bound": {"seconds": self.transfer_seconds}},
+            "prompts_per_second": self.prompts_per_second,
+            "output_tokens_per_second": self.output_tokens_per_second,
+            "chip_seconds_per_output_token": self.chip_seconds_per_output_token,
+            "latency_seconds": self.latency_seconds,
+            "ttft_seconds": self.ttft_seconds,
+        }
+
+
+def best_pools(tables: Sequence[Tables], max_chips: int) -> Pools:
+    """The cheapest pools of at most `max_chips` chips that keep the limits; `tables` are the units there are.
+
+    Raises InputError where no unit of a phase fits or keeps its limit, or both do not fit `max_chips`.
+    """
+    units = {phase: _units(tables, phase) for phase in ("prefill", "decode")}
+    best: tuple[float, Pools] | None = None
+    for prefill in units["prefill"]:
+        for decode in units["decode"]:
+            for counts in _counts(prefill, decode, max_chips):
+                pools = Pools(prefill, decode, *counts, *_transfer(tables, prefill, decode))
+                cost = pools.chip_seconds_per_output_token
+                if best is None or cost < best[0] * (1 - 1e-9):
+                    best = (cost, pools)
+    if best is None:
+        least = sum(min(unit.chips for unit in units[phase]) for phase in units)
+        raise InputError("cluster", max_chips, f"two pools need at least {least} chips here")
+    return best[1]
+
+
+def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
+    """Of every cluster the unit that takes most prompts a second; only those no smaller one beats per chip."""
+    found: list[Unit] = []
+    fastest = np.inf
+    for each in sorted(tables, key=lambda table: table.question.cluster.chips):
+        question, workload = each.question, each.question.workload
+        if phase == "prefill":
+            seconds, fits, limit = each.prefill_seconds, each.prefill_fits, question.max_ttft
+            prompts = np.array(question.prefill_batches, dtype=float)
+            limited = seconds
+        else:
+            seconds, fits, limit = each.decode_seconds, each.decode_fits, question.max_tpot
+            prompts = np.array([prompts_of(workload, batch) for batch in question.batches], dtype=float)
+            limited = each.decode.seconds
+        if fits.any():
+            fastest = min(fastest, float(limited[fits].min()))
+        rate = np.where(fits & (limited <= (np.inf if limit is None else limit)), prompts / seconds, 0.0)
+        exact = Exact(each)
+        for place in np.argsort(-rate, axis=None)[:8]:  # the best that also holds when priced exactly
+            row, b = np.unravel_index(int(place), rate.shape)
+            prediction = exact.alone(phase, int(row), int(b)) if rate[row, b] > 0 else None
+            if prediction is None or not prediction.fits:
+                continue
+            if limit is not None and _limited(prediction) > limit:
+                continue
+            found.append(Unit(prediction, prompts[b] / prediction.total_seconds))
+            break
+    kept = [u for i, u in enumerate(found) if all(u.rate / u.chips > v.rate / v.chips for v in found[:i])]
+    if not kept:
+        name = "max_ttft" if phase == "prefill" else "max_tpot"
+        limit = getattr(tables[0].question, name)
+        if np.isfinite(fastest) and limit is not None:
+            raise InputError(
+                name,
+                format_seconds(limit),
+                f"no unit keeps it: the fastest bound is {format_seconds(fastest)}",
+            )
+        raise InputError(
+            "cluster", tables[-1].question.cluster.name, f"no {phase} unit of these chips fits the model"
+        )
+    return kept
+
+
+def _limited(prediction: Prediction) -> float:
+    return prediction.total_seconds if prediction.phase == "prefill" else prediction.step_seconds
+
+
+def _counts(prefill: Unit, decode: Unit, max_chips: int) -> list[tuple[int, int]]:
+    """How many units of each within the chips: for every number of one, just enough of the other."""
+    found = set()
+    for mine in range(1, max_chips // prefill.chips + 1):
+        theirs = mine * prefill.rate / decode.rate
+        for count in {int(np.floor(theirs)), int(np.ceil(theirs))}:
+            if count >= 1 and mine * prefill.chips + count * decode.chips <= max_chips:
+                found.add((mine, count))
+    for theirs in range(1, max_chips // decode.chips + 1):
+        mine = max(1, int(np.ceil(theirs * decode.rate / prefill.rate)))
+        if mine * prefill.chips + theirs * decode.chips <= max_chips:
+            found.add((mine, theirs))
+    return sorted(found)
+
+
+def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit) -> tuple[float, float]:
+    """(seconds, bytes) of one prefill's keys and values crossing between the pools.
+
+    Over the slowest level of the largest cluster, every chip of the smaller unit sending its part at once.
+    """
+    setting = prefill.prediction.setting
+    workload, model = setting.workload, setting.model
+    held = (
+        model.kv_elements_per_token * workload.prompt * prefill.prediction.batch * BYTES[setting.formats.kv]
+    )
+    largest = max(tables, key=lambda table: table.question.cluster.chips).question.ground
+    pace = min(level.bandwidth for level in largest.levels) * min(prefill.chips, decode.chips)
+    return held / pace, float(held)

@@ -1,0 +1,173 @@
+"""The space of layouts of one phase: which role every part of a cluster can play.
+
+A row gives each role of each slot a number of chips, 1 where nothing plays it; chips that play one role on
+one level of the fabric are one mesh axis, since only their number matters. Illegal combinations are not made:
+both phases share the letter (e, f or none) that a part of the weights is stored by. Knows no prices.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from partita.cost.links import Level, cluster_levels, mesh_links
+from partita.cost.prediction import Phase
+from partita.sharding.mesh import Mesh
+from partita.sharding.roles import AttentionRole, WeightRole
+from partita.specs.cluster import Cluster
+from partita.specs.model import Model
+
+Counts = np.ndarray
+"""Whole numbers as float64 [rows, slots, classes]."""
+
+
+class Class(NamedTuple):
+    """The role a mesh axis plays in one phase."""
+
+    weights: WeightRole
+    attention: AttentionRole
+
+    @property
+    def stored(self) -> str:
+        """What this axis splits the stored weights on: "e", "f" or, for replicas, nothing."""
+        return "" if self.weights == "replica" else self.weights[0]
+
+    @property
+    def splits_tokens(self) -> bool:
+        """Whether tokens are split over it, its weights gathered before use or replicas."""
+        return self.weights not in ("e", "f")
+
+    @property
+    def splits_heads(self) -> bool:
+        """Whether some weight or attention splits heads over it."""
+        return self.stored == "f" or self.attention == "heads"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Chips that roles are given to: a level of the fabric, or one axis of a mesh that the user named.
+
+    parts: chips on every level of the fabric. whole: one role takes all of it, or its factors are shared out.
+    """
+
+    parts: tuple[int, ...]
+    whole: bool
+
+    @cached_property
+    def size(self) -> int:
+        return math.prod(self.parts)
+
+    @cached_property
+    def divisors(self) -> tuple[int, ...]:
+        """Numbers of its chips that one role can take."""
+        n = self.size
+        return (1, n) if self.whole else tuple(d for d in range(1, n + 1) if n % d == 0)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What roles are laid out on: the slots, slowest first, and the links of the levels."""
+
+    slots: tuple[Slot, ...]
+    levels: tuple[Level, ...]
+
+    @property
+    def chips(self) -> int:
+        return math.prod(slot.size for slot in self.slots)
+
+
+def cluster_ground(cluster: Cluster) -> Ground:
+    """Every level of a cluster is a slot: all factorisations of its chips into axes."""
+    levels = cluster_levels(cluster)
+    slots = tuple(
+        Slot(tuple(size if i == j else 1 for j in range(len(levels))), whole=False)
+        for i, (_, size) in enumerate(levels)
+    )
+    return Ground(slots, tuple(level for level, _ in levels))
+
+
+def mesh_ground(mesh: Mesh, cluster: Cluster) -> Ground:
+    """Every axis of a given mesh is a slot. Raises InputError where the mesh does not fit the cluster."""
+    links = mesh_links(mesh, cluster)
+    return Ground(tuple(Slot(tuple(links.parts[a]), whole=True) for a in mesh.axes), links.levels)
+
+
+def classes(model: Model, ground: Ground, phase: Phase, *, gathered: bool = True) -> tuple[Class, ...]:
+    """The roles an axis can play in a phase.
+
+    Attention that splits nothing over an axis is offered only where heads do not divide: elsewhere splitting
+    heads does the same with less work. `gathered` False leaves out the weight-gathered roles.
+    """
+    weights: list[WeightRole] = ["e", "f", "replica"]
+    if gathered:
+        weights += ["e-gathered", "f-gathered"]
+    attention: list[AttentionRole] = ["heads", "batch", "context"]
+    if any(model.heads % slot.size for slot in ground.slots):
+        attention.append("none")
+    return tuple(Class(w, a) for w in weights for a in attention)
+
+
+def rows(ground: Ground, kinds: int, most_axes: int) -> Counts:
+    """Every way to give the chips of each slot to at most `most_axes` of `kinds` roles in all."""
+    by_slot = [_shares(slot, kinds, most_axes) for slot in ground.slots]
+    found = by_slot[0][:, None, :]
+    for more in by_slot[1:]:
+        used = (found > 1).sum(axis=(1, 2))[:, None] + (more > 1).sum(axis=1)[None, :]
+        first, second = np.nonzero(used <= most_axes)
+        found = np.concatenate([found[first], more[second][:, None, :]], axis=1)
+    return found
+
+
+def count_rows(ground: Ground, kinds: int, most_axes: int) -> int:
+    """How many rows `rows` makes."""
+    ways = [1]  # by the number of axes used
+    for slot in ground.slots:
+        per = [
+            math.comb(kinds, used) * len(_factorisations(slot, used)) if used else int(slot.size == 1)
+            for used in range(min(kinds, most_axes) + 1)
+        ]
+        ways = [
+            sum(ways[i] * per[used - i] for i in range(len(ways)) if 0 <= used - i < len(per))
+            for used in range(most_axes + 1)
+        ]
+    return sum(ways)
+
+
+def _shares(slot: Slot, kinds: int, most: int) -> np.ndarray:
+    """[rows, kinds]: the factorisations of a slot, its factors given to different roles."""
+    if slot.size == 1:
+        return np.ones((1, kinds))
+    found = []
+    for used in range(1, min(kinds, most) + 1):
+        factors = np.array(_factorisations(slot, used), dtype=float).reshape(-1, used)
+        chosen = np.array(list(itertools.combinations(range(kinds), used))).reshape(-1, used)
+        block = np.ones((len(chosen), len(factors), kinds))
+        row = np.arange(len(chosen))[:, None, None]
+        block[row, np.arange(len(factors))[None, :, None], chosen[:, None, :]] = factors[None]
+        found.append(block.reshape(-1, kinds))
+    return np.concatenate(found)
+
+
+def _factorisations(slot: Slot, parts: int) -> list[tuple[int, ...]]:
+    """Ordered factorisations of a slot's chips into `parts` factors above 1."""
+    if slot.whole:
+        return [(slot.size,)] if parts == 1 and slot.size > 1 else []
+    return _ordered(slot.size, parts)
+
+
+def _ordered(n: int, parts: int) -> list[tuple[int, ...]]:
+    if parts == 0:
+        return [()] if n == 1 else []
+    if parts == 1:
+        return [(n,)] if n > 1 else []
+    return [
+        (first, *rest)
+        for first in range(2, n // 2 + 1)
+        if n % first == 0
+        for rest in _ordered(n // first, parts - 1)
+    ]

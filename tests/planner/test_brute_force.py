@@ -1,0 +1,134 @@
+"""The search against a slow path: every mesh and every pair of roles on it, priced one at a time.
+
+The slow path shares with the search only the pricing of one pair on one mesh, which other tests hold to the
+compiled program.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from partita.cost.prediction import Setting, predict
+from partita.planner import Objective, Pair, Question, best_plan
+from partita.planner.search import keeps_limits, resized
+from partita.sharding.layout import plan_storage
+from partita.sharding.mesh import Mesh
+from partita.sharding.roles import AttentionRole, Roles, WeightRole
+from partita.specs import Cluster, Formats, Model, PhysicalAxis, Workload, catalogue_chip
+
+WEIGHTS: dict[str, tuple[WeightRole, ...]] = {
+    "e": ("e", "e-gathered"),
+    "f": ("f", "f-gathered"),
+    "": ("replica",),
+}
+ATTENTION: tuple[AttentionRole, ...] = ("heads", "batch", "context", "none")
+SHAPES = [(2,), (3,), (5,), (7,), (4,), (1, 2), (2, 1), (2, 2), (3, 2), (6,)]
+
+
+def a_question(seed: int) -> Question:
+    """A small model on a few chips, drawn at random."""
+    draw = random.Random(seed)
+    shape = SHAPES[seed % len(SHAPES)]
+    kv, group = draw.choice([(1, 8), (2, 4), (3, 3), (4, 1), (8, 1), (1, 5)])
+    model = Model(
+        name="drawn",
+        layers=draw.randint(1, 4),
+        d_model=draw.choice([48, 128, 250, 512]),
+        d_ff=draw.choice([96, 512, 1000, 2048]),
+        heads=kv * group,
+        kv_heads=kv,
+        head_dim=draw.choice([16, 64]),
+        vocabulary=draw.choice([100, 1000, 32000]),
+        block=draw.choice(["serial", "parallel"]),
+        feed_forward=draw.choice(["swiglu", "gelu"]),
+    )
+    torus = draw.random() < 0.5
+    fabric = tuple(
+        PhysicalAxis(
+            kind="torus" if torus else "switch",
+            size=size,
+            links=2 if torus else 1,
+            link_bandwidth=draw.choice([1e9, 1e10, 1e11]),
+        )
+        for size in shape
+    )
+    memory = draw.choice([10**12, 10**12, 40 * 2 * model.parameters // 10])
+    chip = catalogue_chip("tpu-v4").model_copy(update={"hbm_bytes": memory, "runtime_bytes": 0})
+    batch = draw.choice([1, 2, 3, 8, 64])
+    workload = Workload(
+        prompt=draw.choice([1, 16, 100, 4000]),
+        output=draw.choice([1, 5, 40]),
+        batch=batch,
+        prefill_batch=draw.choice([1, batch]),
+    )
+    objective: Objective = draw.choice(["latency", "cost", "throughput"])
+    formats = Formats(weights=draw.choice(["bf16", "int8"]), reduce=draw.choice(["f32", "bf16"]))
+    cluster = Cluster(name="drawn", chip=chip, fabric=fabric)
+    sizes = (workload.batch,), (workload.prefill_batch,)
+    return Question(model, cluster, formats, workload, *sizes, objective)
+
+
+def meshes(shape: tuple[int, ...]) -> Iterator[Mesh]:
+    """Every ordered factorisation of every physical axis."""
+    for cuts in itertools.product(*(list(factorisations(size)) for size in shape)):
+        sizes = tuple(itertools.chain.from_iterable(cuts))
+        yield Mesh.of(sizes or (1,))
+
+
+def factorisations(size: int) -> Iterator[tuple[int, ...]]:
+    if size == 1:
+        yield ()
+    for first in range(2, size + 1):
+        if size % first == 0:
+            yield from ((first, *rest) for rest in factorisations(size // first))
+
+
+def every_pair(question: Question, mesh: Mesh) -> Iterator[Pair]:
+    workload = resized(
+        question.workload, batch=question.batches[0], prefill_batch=question.prefill_batches[0]
+    )
+    setting = Setting(question.model, question.cluster, mesh, question.formats, workload)
+    priced: dict = {}
+
+    def price(phase, roles, storage):
+        key = (phase, roles, storage)
+        if key not in priced:
+            priced[key] = predict(setting, phase, roles, storage)
+        return priced[key]
+
+    for stored in itertools.product(("", "e", "f"), repeat=len(mesh.axes)):
+        phases = [
+            Roles(
+                "",
+                "",
+                tuple(zip(mesh.axes, weights, strict=True)),
+                tuple(zip(mesh.axes, attends, strict=True)),
+            )
+            for weights in itertools.product(*(WEIGHTS[letter] for letter in stored))
+            for attends in itertools.product(ATTENTION, repeat=len(mesh.axes))
+        ]
+        for decode, prefill in itertools.product(phases, phases):
+            storage = plan_storage(question.model, mesh, decode, prefill)
+            yield Pair(price("prefill", prefill, storage), price("decode", decode, storage))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_search_finds_what_pricing_every_combination_finds(seed: int):
+    question = a_question(seed)
+    best = min(
+        (
+            pair.score(question.objective)
+            for mesh in meshes(question.cluster.shape)
+            for pair in every_pair(question, mesh)
+            if pair.fits and keeps_limits(pair, question)
+        ),
+        default=None,
+    )
+    assert best is not None
+    plan = best_plan([question], top=1)
+    assert plan.chosen.fits
+    assert plan.chosen.score(question.objective) == pytest.approx(best, rel=1e-9)

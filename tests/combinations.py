@@ -32,7 +32,9 @@ FFNS = [*FFN_NAMES, *ROLES]
 ATTENTIONS = ["heads", "batch", "x=heads,y=batch,z=batch"]
 ATTENTION = {
     **{name: name for name in ATTENTIONS},
-    "query": "x=query,y=heads,z=query",
+    "context": "context",
+    "some context": "x=context,y=heads,z=context",
+    "other context": "x=batch,y=context,z=context",
     "none": "x=none,y=batch,z=none",
 }
 """All that the covering set takes, the roles that no name stands for among them."""

@@ -73,7 +73,7 @@ CASES: list[tuple[tuple[object, ...], str, object, str]] = [
     ((*DECODE, "--ffn", "x=e,y=f,w=f"), "ffn", "x=e,y=f,w=f", "axis 'w' is not one of the mesh's (x, y, z)"),
     ((*DECODE, "--ffn", "x=e,y=f"), "ffn", "x=e,y=f", "no role for axis z"),
     ((*DECODE, "--attention", "head"), "attention", "head", "heads, batch"),
-    ((*DECODE, "--attention", "x=e"), "attention", "x=e", "heads, batch, query, none"),
+    ((*DECODE, "--attention", "x=e"), "attention", "x=e", "heads, batch, context, none"),
     ((*DECODE, "--mesh", "x=2,y=2,z=3"), "mesh", "x=2,y=2,z=3", "has 12 chips; its size must be"),
     ((*DECODE, "--mesh", "X=8"), "mesh", "X=8", "x=4,y=4,z=4"),
     ((*DECODE, "--mesh", "x=2,x=4"), "mesh", "x=2,x=4", "axis x is named twice"),

@@ -75,13 +75,13 @@ def test_predict(partita: Partita):
 
 
 def test_predict_of_a_prefill_with_roles(partita: Partita):
-    roles = ("--ffn", "x=e-gathered,y=f,z=replica", "--attention", "x=heads,y=batch,z=query")
+    roles = ("--ffn", "x=e-gathered,y=f,z=replica", "--attention", "x=heads,y=batch,z=context")
     palm = ("palm-62b", "--on", "tpu-v4:4x4x4", "--phase", "prefill")
     found = partita("predict", *palm, *roles, "--prompt", 1024, "--json").json
     check_prediction(found, "prefill")
     assert (found["tokens_per_step"], found["context"]) == (1024, 1024)
     assert found["layout"]["ffn"] == "x=e-gathered,y=f,z=replica"
-    assert found["layout"]["roles"]["z"] == {"weights": "replica", "attention": "query"}
+    assert found["layout"]["roles"]["z"] == {"weights": "replica", "attention": "context"}
 
 
 def test_prompt_and_context_stand_in_for_each_other(partita: Partita):

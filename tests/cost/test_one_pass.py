@@ -20,7 +20,7 @@ WEIGHTS = st.one_of(
 )
 ATTENTION = st.one_of(
     st.sampled_from(ATTENTION_NAMES),
-    st.tuples(*[st.sampled_from(("heads", "batch", "query", "none"))] * 3).map(
+    st.tuples(*[st.sampled_from(("heads", "batch", "context", "none"))] * 3).map(
         lambda roles: ",".join(f"{axis}={role}" for axis, role in zip(AXES, roles, strict=True))
     ),
 )

@@ -190,11 +190,13 @@ def test_an_axis_of_one_chip_costs_nothing_wherever_it_stands():
 def test_moving_the_cache_between_phases_takes_time_only_where_it_moves():
     workload = Workload(prompt=2048, output=64, batch=64)
     setting = Setting(PALM, TPUS, CUBE, INT8, workload)
-    heads, batch = (
-        predict(setting, "prefill", parse_layout(f"ws2d/{name}", "xyz")) for name in ATTENTION_NAMES
+    heads, batch, context = (
+        predict(setting, "prefill", parse_layout(f"ws2d/{name}", "xyz"))
+        for name in ("heads", "batch", "context")
     )
     decode = predict(setting, "decode", parse_layout("ws2d/batch", "xyz"))
     assert switch_seconds(batch, decode) == 0
+    assert switch_seconds(context, decode) > 0  # from positions to sequences
     assert switch_seconds(heads, decode) == 0  # every chip holds the one head of all sequences: a slice
     multihead = Setting(catalogue_model("palm-540b-multihead"), TPUS, CUBE, INT8, workload)
     heads = predict(multihead, "prefill", parse_layout("ws2d/heads", "xyz"))

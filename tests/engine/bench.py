@@ -6,6 +6,7 @@ the program both interpreters share, so the prediction includes it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -129,10 +130,12 @@ class Bench:
 
         layouts = [*self.prefills.values(), *self.decodes.values()]
         over_batch = {axis for layout in layouts for axis in layout.batch_axes}
-        over_tokens = {axis for layout in layouts for axis in layout.query_axes}
+        over_tokens = {axis for layout in self.prefills.values() for axis in layout.query_axes}
+        over_cache = {axis for layout in layouts for axis in layout.attn_s}
         self.rows = ceil_to(case.batch, product(mesh.size, "".join(over_batch)))
-        self.width = ceil_to(max(lengths), product(mesh.size, "".join(over_tokens)))
-        self.capacity = max(max(lengths) + STEPS, self.width) + 2
+        whole = product(mesh.size, "".join(over_cache))
+        self.width = ceil_to(max(lengths), product(mesh.size, "".join(over_tokens | over_cache)))
+        self.capacity = ceil_to(max(max(lengths) + STEPS, self.width) + 2, whole)
         self.tokens = np.zeros((self.rows, self.width), np.int32)
         self.lengths = np.ones(self.rows, np.int32)
         for row, ids in enumerate(prompts):
@@ -203,7 +206,7 @@ class Bench:
             self.parameters, self.tokens, self.lengths
         )
         self.expected.compare_step(0, replicas_agree(tokens), replicas_agree(logits))
-        self.expected.compare_cache(replicas_agree(kv), steps=0)
+        self._compare_cache(kv, self.prefills[name], steps=0)
         return tokens, kv
 
     def run_decode(self, tokens: jax.Array, kv: jax.Array, prefill: str, decode: str) -> None:
@@ -215,7 +218,17 @@ class Bench:
             (tokens, logits), cache = step(self.parameters, cache, tokens, positions)
             self.expected.compare_step(number, replicas_agree(tokens), replicas_agree(logits))
             positions = positions + 1
-        self.expected.compare_cache(replicas_agree(cache), steps=STEPS)
+        self._compare_cache(cache, self.decodes[decode], steps=STEPS)
+
+    def _compare_cache(self, cache: jax.Array, layout: Layout, steps: int) -> None:
+        """Position p lies with chip p mod n; chips count their first axis first, arrays their last."""
+        shards = [self.case.mesh.size[axis] for axis in layout.attn_s]
+        held = replicas_agree(cache)  # [layers, 2, B, S, K, D], S chip by chip
+        turns = np.arange(math.prod(shards)).reshape(shards[::-1]).T.ravel()
+        order = np.concatenate([np.arange(turn, held.shape[3], len(turns)) for turn in turns])
+        positions = np.empty_like(held)
+        positions[:, :, :, order] = held
+        self.expected.compare_cache(positions, steps)
 
     def run_from(self, prefill: str) -> int:
         """One prefill layout, and every decode layout after it; how many these are."""

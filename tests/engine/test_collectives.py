@@ -1,4 +1,7 @@
-"""Resharding real arrays: whatever the steps, every device ends with the part its new sharding names."""
+"""Resharding real arrays: whatever the steps, every device ends with the part its new sharding names.
+
+Of a dim S that is what the device is dealt, of any other a block.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from tests.engine.bench import F32, QUICK
 from partita.engine.ops import JaxOps, Local
 from partita.engine.programs import Programs
 from partita.sharding import Mesh, Sharding, parse, parse_layout, plan_storage
+from partita.sharding.deal import to_blocks
 
 
 def programs(shape: tuple[int, ...]) -> Programs:
@@ -32,12 +36,24 @@ def moved(on: Programs, size: int, pairs: list[tuple[Sharding, Sharding]]) -> No
         ops = JaxOps(on.mesh.size, F32, d_model=size)
         return [ops.to(Local(t, a), str(b)).value for t, (a, b) in zip(parts, pairs, strict=True)]
 
+    def laid(sharding: Sharding) -> np.ndarray:
+        return as_blocks(whole, sharding, on.mesh)
+
     specs = [[on.spec(pair[i]) for pair in pairs] for i in (0, 1)]
     step = jax.shard_map(run, mesh=on.device_mesh, in_specs=(specs[0],), out_specs=specs[1], check_vma=False)
-    placed = [jax.device_put(whole, on.named(spec)) for spec in specs[0]]
+    placed = [
+        jax.device_put(laid(pair[0]), on.named(spec)) for pair, spec in zip(pairs, specs[0], strict=True)
+    ]
     for found, (source, target) in zip(jax.jit(step, compiler_options=QUICK)(placed), pairs, strict=True):
         for shard in found.addressable_shards:
-            assert np.array_equal(np.asarray(shard.data), whole[shard.index]), f"{source} -> {target}"
+            assert np.array_equal(np.asarray(shard.data), laid(target)[shard.index]), f"{source} -> {target}"
+
+
+def as_blocks(whole: np.ndarray, sharding: Sharding, mesh: Mesh) -> np.ndarray:
+    """The array in which every device's part is a block, as JAX sees it."""
+    if "S" not in sharding.dims:
+        return whole
+    return to_blocks(whole, sharding.dims.index("S"), [mesh.size[axis] for axis in sharding["S"]])
 
 
 def orders(axes: str) -> list[str]:
@@ -45,14 +61,18 @@ def orders(axes: str) -> list[str]:
     return ["".join(o) for n in range(len(axes) + 1) for o in itertools.permutations(axes, n)]
 
 
+@pytest.mark.parametrize("dim", ["B", "S"])
 @pytest.mark.parametrize("shape", [(2, 2, 2), (1, 2, 4)], ids=str)
-def test_one_dim_from_any_order_of_axes_to_any_other(shape: tuple[int, ...]):
-    pairs = [(parse(f"B_{a}"), parse(f"B_{b}")) for a, b in itertools.product(orders("xyz"), repeat=2)]
+def test_one_dim_from_any_order_of_axes_to_any_other(shape: tuple[int, ...], dim: str):
+    pairs = [
+        (parse(f"{dim}_{a}"), parse(f"{dim}_{b}")) for a, b in itertools.product(orders("xyz"), repeat=2)
+    ]
     moved(programs(shape), 8, pairs)
 
 
+@pytest.mark.parametrize("dims", ["BKE", "BSK"])
 @pytest.mark.parametrize("shape", [(2, 2, 2), (4, 2, 1)], ids=str)
-def test_three_dims_to_and_from_anywhere(shape: tuple[int, ...]):
+def test_three_dims_to_and_from_anywhere(shape: tuple[int, ...], dims: str):
     pick = random.Random(len(shape) + shape[0])
 
     def anywhere() -> Sharding:
@@ -60,15 +80,17 @@ def test_three_dims_to_and_from_anywhere(shape: tuple[int, ...]):
         for axis in pick.sample("xyz", 3):
             if (dim := pick.randrange(4)) < 3:
                 axes[dim] += axis
-        return Sharding("BKE", tuple(axes))
+        return Sharding(dims, tuple(axes))
 
     moved(programs(shape), 8, [(anywhere(), anywhere()) for _ in range(150)])
 
 
-def test_partial_sums_are_summed_wherever_they_go():
+@pytest.mark.parametrize("dim", ["B", "S"])
+def test_partial_sums_are_summed_wherever_they_go(dim: str):
     on = programs((2, 2, 2))
     targets = ["B E", "B_x E", "B E_xy", "B_y E_x", "B_zx E_y", "B_x E_zy", "B E_zyx"]
-    partial = parse("B_z E partialsum-xy")
+    targets = [target.replace("B", dim) for target in targets]
+    partial = parse(f"{dim}_z E partialsum-xy")
     whole = np.arange(64, dtype=np.float32).reshape(8, 8)
 
     def run(t: jax.Array) -> list[jax.Array]:
@@ -84,6 +106,8 @@ def test_partial_sums_are_summed_wherever_they_go():
         out_specs=[on.spec(parse(target)) for target in targets],
         check_vma=False,
     )
-    for target, found in zip(targets, jax.jit(step)(jax.device_put(whole, on.named(spec))), strict=True):
+    placed = jax.device_put(as_blocks(whole, partial, on.mesh), on.named(spec))
+    for target, found in zip(targets, jax.jit(step)(placed), strict=True):
+        right = 10 * as_blocks(whole, parse(target), on.mesh)
         for shard in found.addressable_shards:
-            assert np.array_equal(np.asarray(shard.data), 10 * whole[shard.index]), target
+            assert np.array_equal(np.asarray(shard.data), right[shard.index]), target

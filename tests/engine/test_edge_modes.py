@@ -24,8 +24,8 @@ def one_pair(
 def test_where_the_engine_stores_its_weights(number: int):
     attentions = list(ATTENTION.values())
     mesh = Mesh.of(MESHES[number % 3])
-    prefill = f"{FFNS[(3 * number + 4) % len(FFNS)]}/{attentions[number % 5]}"
-    decode = f"{FFNS[number]}/{attentions[(number // 2) % 5]}"
+    prefill = f"{FFNS[(3 * number + 4) % len(FFNS)]}/{attentions[number % len(attentions)]}"
+    decode = f"{FFNS[number]}/{attentions[(number // 2) % len(attentions)]}"
     one_pair(prefill, decode, mesh, heads=("MHA", "GQA", "MQA")[number // 4])
 
 
@@ -38,12 +38,34 @@ def test_few_long_sequences_split_their_tokens(batch: int):
     assert len(decode.attn_b) == batch - 1
 
 
-def test_attention_over_split_query_tokens():
-    everywhere = "x=query,y=query,z=query"
-    bench = one_pair(f"wg-xyz/{everywhere}", f"ws1d/{everywhere}", batch=1, heads="MQA")
+def test_attention_over_split_context():
+    bench = one_pair("wg-xyz/context", "ws1d/context", batch=1, heads="MQA")
     (prefill,), (decode,) = bench.prefills.values(), bench.decodes.values()
-    assert sorted(prefill.attn_l) == ["x", "y", "z"]
-    assert decode.attn_l == ""  # one new token: nothing to split
+    assert sorted(prefill.queries(cached=False)) == ["x", "y", "z"]
+    assert decode.queries(cached=True) == ""  # every chip attends for the one new token
+    for layout, positions in ((prefill, bench.width), (decode, bench.capacity)):
+        cache = bench.programs.cache(layout, bench.rows, positions)
+        assert cache.sharding.shard_shape(cache.shape)[3] == positions // 8
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode"),
+    [
+        ("ws2d/context", "ws2d/x=none,y=context,z=context"),  # fewer chips: gathered
+        ("ws2d/x=context,y=none,z=none", "ws2d/x=none,y=context,z=context"),  # other chips
+        ("ws2d/x=heads,y=batch,z=context", "ws2d/x=context,y=context,z=batch"),  # traded with B and K
+        ("ws2d/context", "ws2d/x=batch,y=heads,z=context"),
+    ],
+)
+def test_the_phases_split_the_context_over_different_axes(prefill: str, decode: str):
+    one_pair(prefill, decode, batch=2, longest=13)
+    one_pair(prefill, decode, Mesh.of((2, 1, 3)), batch=2, heads="MHA")
+
+
+@pytest.mark.parametrize("longest", [1, 5])
+def test_a_context_shorter_than_its_shards(longest: int):
+    bench = one_pair("wg-xyz/context", "ws2d/context", batch=1, longest=longest)
+    assert (bench.width, bench.capacity) == (8, 16)
 
 
 def test_fewer_tokens_than_chips():
@@ -68,13 +90,13 @@ def test_the_phases_split_the_batch_over_different_axes():
 def test_attention_that_splits_nothing():
     bench = one_pair("ws2d/x=none,y=none,z=none", "ws1d/x=none,y=none,z=none")
     for layout in (*bench.prefills.values(), *bench.decodes.values()):
-        assert layout.attn_b + layout.attn_l + layout.attn_k + layout.attn_g == ""
+        assert layout.attn_b + layout.attn_l + layout.attn_s + layout.attn_k + layout.attn_g == ""
 
 
 def test_weights_in_replicas():
     bench = one_pair("x=replica,y=replica,z=replica/batch", "x=replica,y=replica,z=replica/batch")
     assert bench.case.stored.e + bench.case.stored.f == ""
-    one_pair("x=replica,y=f,z=e/heads", "x=replica,y=e,z=f-gathered/x=batch,y=none,z=query", batch=2)
+    one_pair("x=replica,y=f,z=e/heads", "x=replica,y=e,z=f-gathered/x=batch,y=none,z=context", batch=2)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from partita.cost.step import price_step
 from partita.engine.devices import devices_for
 from partita.engine.engine import Engine
 from partita.errors import InputError
+from partita.measure.verify import verify
 from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -87,6 +88,22 @@ def test_phases_that_split_few_sequences_over_different_axes():
         assert different.generate(PROMPTS[:count], 3) == expected[:count]
 
 
+@pytest.mark.parametrize(
+    ("prefill", "decode"),
+    [
+        ("wg-xy/context", "ws2d/context"),
+        ("ws2d/heads", "ws1d/x=batch,y=context"),
+        ("ws2d/context", "ws2d/batch"),
+    ],
+)
+def test_tokens_where_the_context_is_split(prefill: str, decode: str):
+    """Six chips, three of them in an axis: neither prompts nor the room for them divide."""
+    expected = [reference.greedy(MODEL, PARAMETERS, ids, 20) for ids in PROMPTS]
+    split = engine(prefill, decode, Mesh.of((2, 3)))
+    assert split.generate(PROMPTS[1:], 20) == expected[1:]
+    assert split.generate(PROMPTS[2:3], 20) == expected[2:3]
+
+
 # -- one copy ---------------------------------------------------------------------------------------------
 
 
@@ -110,6 +127,7 @@ def test_each_device_holds_the_bytes_that_the_cost_model_says():
         ("wg-xyz/heads", "ws2d/batch"),
         ("ws1d/heads", "ws1d/heads"),
         ("ws2d/batch", "wg-xy/batch"),
+        ("ws2d/context", "ws2d/x=context,y=batch,z=context"),
     ):
         runs = engine(*layouts, formats=BF16)
         layout = runs.batch(PROMPTS).decode
@@ -163,9 +181,10 @@ def test_progress_counts_every_parameter():
 # -- bfloat16 ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("attention", ["heads", "context"])
 @pytest.mark.parametrize("formats", [BF16, BF16_SUMS], ids=["sums in float32", "sums in bfloat16"])
-def test_bfloat16_stays_near_the_reference(formats: Formats):
-    runs = engine(formats=formats)
+def test_bfloat16_stays_near_the_reference(formats: Formats, attention: str):
+    runs = engine(f"wg-xyz/{attention}", "ws2d/batch", formats=formats)
     # bfloat16 has 8 bits: errors near 2^-8 of logits near 1, over two layers and their norms
     off = [
         abs(logits - reference.logits(MODEL, PARAMETERS, ids))
@@ -206,6 +225,25 @@ def test_lengths_that_the_model_does_not_take():
     with pytest.raises(InputError, match="1 or more") as error:
         short.generate(PROMPTS, 0)
     assert error.value.field == "max_tokens"
+
+
+@pytest.mark.parametrize(
+    ("changes", "feature"),
+    [
+        ({"window": 8}, "sliding window"),
+        ({"feed_forward": "geglu"}, "geglu feed-forward"),
+        ({"qk_norm": True}, "query and key norms"),
+    ],
+    ids=str,
+)
+def test_models_that_can_only_be_planned_for(changes: dict, feature: str):
+    model = MODEL.model_copy(update=changes)
+    with pytest.raises(InputError, match=feature) as error:
+        engine(model=model)
+    assert (error.value.field, error.value.value) == ("model", model.name)
+    pair = [(parse_layout("ws2d/batch", "xyz"),) * 2]
+    with pytest.raises(InputError, match=feature):
+        next(verify(model, CUBE, pair, BF16, batch=8, prompt=8, context=16))
 
 
 def test_devices_for_a_mesh():

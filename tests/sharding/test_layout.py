@@ -57,7 +57,8 @@ def test_gathered_axes_split_a_batch_that_is_large_enough(layout: str, axes: str
 @pytest.mark.parametrize("attention", ATTENTION_NAMES)
 def test_one_token_is_kept_whole(layout: str, attention: str):
     found = resolved(f"{layout}/{attention}", batch=1, queries=1)
-    assert (found.batch_axes, found.query_axes) == ("", "")
+    assert (found.batch_axes, found.new_axes) == ("", "")
+    assert found.attn_s == ("xyz" if attention == "context" else "")
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 5, 7, 8])
@@ -98,10 +99,33 @@ def test_batch_attention_falls_back_to_heads_where_sequences_are_too_few():
 
 
 def test_roles_of_attention_split_what_they_name():
-    found = resolved("x=e,y=f,z=f/x=query,y=heads,z=batch", batch=4, queries=16)
-    assert (found.attn_l, found.attn_g, found.attn_b) == ("x", "y", "z")
+    found = resolved("x=e,y=f,z=f/x=context,y=heads,z=batch", batch=4, queries=16)
+    assert (found.attn_l, found.attn_s, found.attn_g, found.attn_b) == ("x", "x", "y", "z")
+    assert found.cache == "M B_z S_x K_ D"
     whole = resolved("x=e,y=f,z=f/x=none,y=none,z=none", batch=4, queries=16)
-    assert (whole.attn_l, whole.attn_b, whole.attn_k, whole.attn_g) == ("", "", "", "")
+    assert (whole.attn_l, whole.attn_s, whole.attn_b, whole.attn_k, whole.attn_g) == ("", "", "", "", "")
+
+
+@pytest.mark.parametrize(("batch", "queries"), [(1, 1), (1, 5), (3, 2), (8, 64)])
+@pytest.mark.parametrize("ffn", FFN_NAMES)
+def test_context_is_split_however_short(ffn: str, batch: int, queries: int):
+    """A prompt or a cache shorter than its shards is padded; no axis falls back to another split."""
+    found = resolved(f"{ffn}/context", batch, queries)
+    assert (found.attn_s, found.attn_b + found.attn_k + found.attn_g) == ("xyz", "")
+    assert set(found.queries(cached=False)) == set("xyz")
+    assert found.queries(cached=True) == ""
+
+
+def test_few_sequences_do_not_split_the_cache_where_the_batch_was_asked_for():
+    found = resolved("wg-xyz/batch", batch=1, queries=64)
+    assert (set(found.attn_l), found.attn_s) == (set("xyz"), "")
+    assert found.queries(cached=True) == found.attn_l
+
+
+def test_a_cache_lies_alike_after_any_prefill_over_the_same_context():
+    """In the mesh's order, whatever the order of the queries: the switch need not permute it."""
+    caches = {resolved(f"{ffn}/context", 1, 64).cache for ffn in FFN_NAMES}
+    assert caches == {"M B_ S_xyz K_ D"}
 
 
 @settings(max_examples=200, deadline=None)
@@ -125,6 +149,7 @@ def test_attention_splits_one_thing_over_an_axis(
             assert axis not in split
         if axis in found.attn_b:
             assert role == "batch"
+        assert (axis in found.attn_s) == (role == "context")
 
 
 def test_a_replica_axis_splits_tokens_and_stores_no_weight():
@@ -292,6 +317,7 @@ PERMUTES = {
     ("mqa", "wg-x/batch"): {"kv"},
     ("mqa", "wg-xy/heads"): {"kv"},
     ("mqa", "wg-xy/batch"): {"kv"},
+    **{key: {"kv"} for key in itertools.product(("gqa", "mqa"), ("wg-x/context", "wg-xy/context"))},
 }
 """Where in attention a shard may be reordered, for want of an order of axes that suits all of it.
 

@@ -34,10 +34,10 @@ def test_a_layout_is_both_names_with_a_slash(ffn: str, attention: str):
 
 
 def test_roles_are_written_per_axis_in_any_order():
-    parsed = parse_roles("z=replica, x=f-gathered,y=e", "y=query,x=none, z=batch", "xyz")
+    parsed = parse_roles("z=replica, x=f-gathered,y=e", "y=context,x=none, z=batch", "xyz")
     assert parsed.weights == (("x", "f-gathered"), ("y", "e"), ("z", "replica"))
-    assert parsed.attends == (("x", "none"), ("y", "query"), ("z", "batch"))
-    assert str(parsed) == "z=replica, x=f-gathered,y=e/y=query,x=none, z=batch"
+    assert parsed.attends == (("x", "none"), ("y", "context"), ("z", "batch"))
+    assert str(parsed) == "z=replica, x=f-gathered,y=e/y=context,x=none, z=batch"
 
 
 def test_a_name_means_the_roles_it_stands_for():
@@ -49,8 +49,8 @@ FFN_ACCEPTED = (
     "x=e,y=e,z=e with roles e, f, e-gathered, f-gathered, replica"
 )
 ATTENTION_ACCEPTED = (
-    "accepted are heads, batch, or a role for every axis of the mesh such as "
-    "x=heads,y=heads,z=heads with roles heads, batch, query, none"
+    "accepted are heads, batch, context, or a role for every axis of the mesh such as "
+    "x=heads,y=heads,z=heads with roles heads, batch, context, none"
 )
 
 

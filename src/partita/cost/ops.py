@@ -174,7 +174,12 @@ class CostOps:
     def rotate_keys(self, kv: Sized, positions: Sized, base: float) -> Sized:
         return kv
 
-    def softmax(self, scores: Sized, positions: Sized, scale: float) -> Sized:
+    def shard_sums(self, scores: Sized, positions: Sized, scale: float) -> Sized:
+        axes = scores.sharding["S"]
+        sharding = Sharding(scores.sharding.dims + "M", (*scores.sharding.axes, ""))
+        return Sized(sharding, {**scores.sizes, "S": self.shards(axes), "M": 2}, "f32", "f32")
+
+    def softmax(self, scores: Sized, positions: Sized, scale: float, sums: Sized | None = None) -> Sized:
         out = replace(scores, format=self.formats.activations)
         self._hold(scores, out)
         return out

@@ -54,12 +54,13 @@ def price_step(
     ops = CostOps(sizes, formats, model.layers, free_permutes=free_permutes)
     padded = layout.storage.padded(model, sizes) | {"M": 1}
     batch = ceil_to(batch, product(sizes, layout.batch_axes))
-    queries = ceil_to(queries, product(sizes, layout.query_axes))
+    queries = ceil_to(queries, product(sizes, layout.query_axes if context is None else layout.new_axes))
     weights = sized_weights(ops, model, layout, padded)
     top = {name: weights.pop(name) for name in ("embed", "unembed", "final_norm") if name in weights}
     tokens = Sized(parse("B L"), {"B": batch, "L": queries}, "f32")
     cache = None
     if context is not None:
+        context = ceil_to(context, product(sizes, layout.attn_s))
         cached = {**padded, "B": batch, "S": context, "M": 2}
         cache = Sized(parse(layout.cache), cached, formats.kv, kind="cache")
     lengths = Sized(parse("B"), {"B": batch}, "f32") if context is None and not all_logits else None
@@ -92,6 +93,7 @@ def price_switch(
     ops = CostOps(sizes, formats, model.layers)
     padded = source.storage.padded(model, sizes)
     shards = product(sizes, union(source.batch_axes, target.batch_axes))
+    tokens = ceil_to(tokens, product(sizes, union(source.attn_s, target.attn_s)))
     held = {**padded, "A": model.layers, "M": 2, "B": ceil_to(batch, shards), "S": tokens}
     transformer.switch(ops, Sized(parse(f"A {source.cache}"), held, formats.kv), target)
     return ops.ledger

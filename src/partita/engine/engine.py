@@ -100,7 +100,8 @@ class Engine:
         # from one phase to the other the batch is for a moment split over the axes of both
         both = union(prefill.batch_axes, decode.batch_axes)
         rows = ceil_to(len(prompts), product(self.mesh.size, both))
-        width = ceil_to(longest, math.lcm(_BUCKET, product(self.mesh.size, prefill.query_axes)))
+        positions = union(prefill.query_axes, decode.attn_s)  # and the cache over these
+        width = ceil_to(longest, math.lcm(_BUCKET, product(self.mesh.size, positions)))
         tokens, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
         for row, ids in enumerate(prompts):
             tokens[row, : len(ids)], lengths[row] = ids, len(ids)
@@ -123,7 +124,8 @@ class Engine:
         yield np.asarray(tokens)[: batch.count]
         if max_tokens == 1:
             return
-        capacity = ceil_to(max(longest, batch.tokens.shape[1]), _BUCKET)
+        whole = math.lcm(_BUCKET, product(self.mesh.size, batch.decode.attn_s))
+        capacity = ceil_to(max(longest, batch.tokens.shape[1]), whole)
         cache = self.programs.switch(batch.prefill, batch.decode, capacity)(kv)
         del kv
         decode = self.programs.decode(batch.decode)

@@ -14,8 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from partita.engine.moves import move
+from partita.sharding.deal import DEALT
 from partita.sharding.layout import product
-from partita.sharding.reshard import Step, reshard
+from partita.sharding.reshard import reshard
 from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -51,38 +53,11 @@ class JaxOps:
 
     def to(self, t: Local, sharding: str) -> Local:
         for step in reshard(t.sharding, parse(sharding)):
-            value = self._step(t.value, step)
+            value = move(t.value, step, self.sizes)
             if t.sharding.partial and not step.after.partial and t.settles is not None:
                 value = value.astype(t.settles)
             t = replace(t, value=value, sharding=step.after)
         return t
-
-    def _step(self, value: jax.Array, step: Step) -> jax.Array:
-        axes = tuple(a for a in step.axes if self.sizes[a] > 1)
-        if not axes:
-            return value
-        # a tensor of all layers has no dim for them in its sharding: they are in front
-        front = value.ndim - len(step.before.dims)
-        dim = front + step.before.dims.index(step.dim) if step.dim else -1
-        match step.kind:
-            case "slice":
-                size = value.shape[dim] // product(self.sizes, step.axes)
-                return jax.lax.dynamic_slice_in_dim(value, jax.lax.axis_index(axes) * size, size, dim)
-            case "reduce-scatter":
-                return jax.lax.psum_scatter(value, axes, scatter_dimension=dim, tiled=True)
-            case "all-reduce":
-                return jax.lax.psum(value, axes)
-            case "all-to-all":
-                to = front + step.before.dims.index(step.to)
-                return jax.lax.all_to_all(value, axes, split_axis=to, concat_axis=dim, tiled=True)
-            case "all-gather":
-                return jax.lax.all_gather(value, axes, axis=dim, tiled=True)
-            case "collective-permute":
-                if not step.reorders(self.sizes):
-                    return value
-                order = tuple(a for a in step.order if self.sizes[a] > 1)
-                mesh = {a: n for a, n in self.sizes.items() if a in axes}
-                return jax.lax.ppermute(value, tuple(mesh), _reordering(axes, order, mesh))
 
     # -- arithmetic -------------------------------------------------------------------------------------
 
@@ -145,11 +120,31 @@ class JaxOps:
         keys = self.rotate(self.take(kv, "M", 0), positions, base)
         return replace(kv, value=jnp.stack([keys.value, kv.value[1]]))
 
-    def softmax(self, scores: Local, positions: Local, scale: float) -> Local:
-        cached = jnp.arange(scores.value.shape[-1])
-        visible = cached <= positions.value[:, :, None, None, None]
-        value = jax.nn.softmax(jnp.where(visible, scores.value * scale, -jnp.inf), axis=-1)
+    def softmax(self, scores: Local, positions: Local, scale: float, sums: Local | None = None) -> Local:
+        value = self._masked(scores, positions, scale)
+        if sums is None:
+            value = jax.nn.softmax(value, axis=-1)
+        else:  # every query sees position 0, so that the largest of all is finite
+            largest = jnp.max(sums.value[..., 0], axis=-1, keepdims=True)
+            parts = sums.value[..., 1] * jnp.exp(sums.value[..., 0] - largest)
+            value = jnp.exp(value - largest) / jnp.sum(parts, axis=-1, keepdims=True)
         return replace(scores, value=value.astype(self.activations))
+
+    def shard_sums(self, scores: Local, positions: Local, scale: float) -> Local:
+        value = self._masked(scores, positions, scale)
+        largest = jnp.max(value, axis=-1, keepdims=True)
+        above = jnp.exp(value - jnp.where(largest > -jnp.inf, largest, 0))
+        both = jnp.stack([largest, jnp.sum(above, axis=-1, keepdims=True)], axis=-1)
+        sharding = Sharding(scores.sharding.dims + "M", (*scores.sharding.axes, ""))
+        return Local(both, sharding)
+
+    def _masked(self, scores: Local, positions: Local, scale: float) -> jax.Array:
+        """Scaled scores, minus infinity where the position comes after the query's own."""
+        cached = jnp.arange(scores.value.shape[-1])
+        if axes := self._split(scores.sharding[DEALT]):
+            cached = cached * product(self.sizes, "".join(axes)) + self._turn(axes)
+        visible = cached <= positions.value[:, :, None, None, None]
+        return jnp.where(visible, scores.value * scale, -jnp.inf)
 
     # -- cache ------------------------------------------------------------------------------------------
 
@@ -168,7 +163,11 @@ class JaxOps:
     def write(self, cache: Local, kv: Local, positions: Local) -> Local:
         rows = jnp.arange(positions.value.shape[0])[:, None]
         new = jnp.moveaxis(kv.value, 0, 2).astype(self.kv)  # [B L M K D], as the indices arrange it
-        value = cache.value.at[cache.index, :, rows, positions.value].set(new, mode="drop")
+        places = positions.value
+        if axes := self._split(cache.sharding[DEALT]):
+            places, turn = jnp.divmod(places, product(self.sizes, "".join(axes)))
+            places = jnp.where(turn == self._turn(axes), places, cache.value.shape[3])  # others': no place
+        value = cache.value.at[cache.index, :, rows, places].set(new, mode="drop")
         return replace(cache, value=value)
 
     def layers(
@@ -190,12 +189,22 @@ class JaxOps:
         (x, cache), _ = jax.lax.scan(run, (x, cache), (weights, jnp.arange(count)))
         return x, cache
 
-    # -- vocabulary -------------------------------------------------------------------------------------
+    # -- where this device's part lies ------------------------------------------------------------------
+
+    def _split(self, axes: str) -> tuple[str, ...]:
+        """Those of `axes` that have more than one device."""
+        return tuple(a for a in axes if self.sizes[a] > 1)
+
+    def _turn(self, axes: tuple[str, ...]) -> jax.Array:
+        """This device's turn when the positions are dealt over `axes`: the first counts first."""
+        return jax.lax.axis_index(axes[::-1])
 
     def _offset(self, axes: str, local: int) -> jax.Array | int:
         """Where this device's part of a dim of `local` entries starts, the dim being split over `axes`."""
-        split = tuple(a for a in axes if self.sizes[a] > 1)
+        split = self._split(axes)
         return jax.lax.axis_index(split) * local if split else 0
+
+    # -- vocabulary -------------------------------------------------------------------------------------
 
     def lookup(self, table: Local, tokens: Local) -> Local:
         rows = table.value.shape[0]
@@ -228,22 +237,3 @@ class JaxOps:
         shard = jnp.argmax(best.value[..., 0], axis=1)[:, None]
         ids = jnp.take_along_axis(best.value[..., 1], shard, axis=1)[:, 0]
         return self.to(Local(ids.astype(jnp.int32), Sharding("B", (best.sharding["B"],))), "B")
-
-
-def _reordering(old: tuple[str, ...], new: tuple[str, ...], mesh: Mapping[str, int]) -> list[tuple[int, int]]:
-    """(source, destination) pairs that take shards from order `old` of the axes to order `new`.
-
-    Block number b lies at the device whose coordinates spell b in the order of `old`; it belongs at the
-    one whose coordinates spell b in the order of `new`. `ppermute` numbers devices in the mesh's order.
-    """
-
-    def device(block: int, order: tuple[str, ...]) -> int:
-        place = {}
-        for axis in reversed(order):
-            block, place[axis] = divmod(block, mesh[axis])
-        number = 0
-        for axis, size in mesh.items():
-            number = number * size + place[axis]
-        return number
-
-    return [(device(b, old), device(b, new)) for b in range(product(mesh, "".join(old)))]

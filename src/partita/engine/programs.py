@@ -16,9 +16,10 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from partita.engine.ops import DTYPES, JaxOps, Local
+from partita.engine.requests import check_model
 from partita.program import transformer
 from partita.program.parameters import layer_parameter_shapes, parameter_shapes
-from partita.sharding.layout import Layout, Storage
+from partita.sharding.layout import Layout, Storage, product
 from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
@@ -26,9 +27,13 @@ from partita.specs.model import Model
 
 
 class Programs:
-    """The steps of one model on one mesh, its weights stored as `storage` says."""
+    """The steps of one model on one mesh, its weights stored as `storage` says.
+
+    Raises InputError for a model with features that the engine does not run.
+    """
 
     def __init__(self, model: Model, mesh: Mesh, storage: Storage, formats: Formats, devices=None):
+        check_model(model)
         self.model, self.mesh, self.storage, self.formats = model, mesh, storage, formats
         devices = jax.devices() if devices is None else devices
         grid = np.array(devices[: mesh.chips]).reshape(mesh.sizes)
@@ -66,7 +71,7 @@ class Programs:
         return found
 
     def cache(self, layout: Layout, batch: int, capacity: int) -> jax.ShapeDtypeStruct:
-        """The cache of all layers [layers, 2, B, S, K, D] in one phase's sharding."""
+        """The cache of all layers [layers, 2, B, S, K, D] in one phase's sharding, S as it is dealt out."""
         sizes = self.storage.padded(self.model, self.mesh.size)
         shape = (self.model.layers, 2, batch, capacity, sizes["K"], sizes["D"])
         sharding = self.named(self.spec(parse(layout.cache), stacked=True))
@@ -96,12 +101,16 @@ class Programs:
         return self._jit(step, (self.parameter_specs(), _WHOLE), out)
 
     def _switch(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
-        """(keys and values of the prompt) -> cache for `capacity` tokens in the sharding of `target`."""
+        """(keys and values of the prompt) -> cache for `capacity` tokens in the sharding of `target`.
+
+        Positions are dealt out over chips, so that a cache grows by places at the end of every chip.
+        """
+        room = capacity // product(self.mesh.size, target.attn_s)
 
         def step(kv):
             sharding = parse(f"A {source.cache}")
             value = transformer.switch(self._ops(), Local(kv, sharding), target).value
-            return jnp.pad(value, [(0, capacity - n if i == 3 else 0) for i, n in enumerate(value.shape)])
+            return jnp.pad(value, [(0, room - n if i == 3 else 0) for i, n in enumerate(value.shape)])
 
         specs = [self.spec(parse(layout.cache), stacked=True) for layout in (source, target)]
         return self._jit(step, (specs[0],), specs[1])

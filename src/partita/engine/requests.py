@@ -8,6 +8,23 @@ from partita.errors import InputError
 from partita.specs.model import Model
 
 
+def check_model(model: Model) -> None:
+    """Raises InputError naming the features that can be planned for but that the engine does not run yet."""
+    if model.beyond_engine:
+        raise InputError(
+            "model",
+            model.name,
+            f"has {', '.join(model.beyond_engine)}, which can be planned for but not run yet; "
+            "models without are accepted",
+        )
+
+
+def check_stages(stages: int) -> None:
+    """Raises InputError for a plan with pipeline stages."""
+    if stages > 1:
+        raise InputError("stages", stages, "pipeline stages can be planned but not run yet; 1 is accepted")
+
+
 def check_prompts(model: Model, prompts: Sequence[Sequence[int]], max_tokens: int = 0) -> None:
     """Raises InputError for no or an empty prompt, unknown tokens, and more of them than the model takes."""
     if not prompts:

@@ -69,10 +69,12 @@ def verify(
         prefill = resolve(prefill_roles, stored, mesh, batch, prompt)
         decode = resolve(decode_roles, stored, mesh, batch, 1)
         rows = ceil_to(batch, product(mesh.size, union(prefill.batch_axes, decode.batch_axes)))
-        width = ceil_to(prompt, product(mesh.size, prefill.query_axes))
+        width = ceil_to(prompt, product(mesh.size, union(prefill.query_axes, decode.attn_s)))
+        whole = product(mesh.size, decode.attn_s)
+        held, capacity = ceil_to(context, whole), ceil_to(max(width, context), whole)
         yield check_prefill(programs, prefill, rows, width, compiled)
-        yield check_switch(programs, prefill, decode, rows, width, context, compiled)
-        yield check_decode(programs, decode, rows, context, compiled)
+        yield check_switch(programs, prefill, decode, rows, width, capacity, compiled)
+        yield check_decode(programs, decode, rows, held, compiled)
 
 
 def check_prefill(programs: Programs, layout: Layout, batch: int, prompt: int, compiled: bool) -> Check:
@@ -104,11 +106,11 @@ def check_decode(programs: Programs, layout: Layout, batch: int, context: int, c
 def check_switch(
     programs: Programs, source: Layout, target: Layout, batch: int, prompt: int, context: int, compiled: bool
 ) -> Check:
-    """Checks the switch of the cache from prefill's layout to decode's."""
+    """Checks the switch of the cache from prefill's layout to decode's, with room for `context` tokens."""
     ledger = price_switch(
         programs.model, source, target, programs.mesh.size, programs.formats, batch=batch, tokens=prompt
     )
-    run = programs.switch(source, target, max(prompt, context))
+    run = programs.switch(source, target, context)
     name = f"{source.roles} -> {target.roles}"
     return _check(programs, "switch", name, run, (programs.cache(source, batch, prompt),), ledger, compiled)
 

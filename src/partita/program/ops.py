@@ -67,8 +67,16 @@ class Ops(Protocol[T]):
         """As `rotate`, for the keys of keys and values [M B L K D] alone."""
         ...
 
-    def softmax(self, scores: T, positions: T, scale: float) -> T:
-        """`scale` x [B L K G S] over S, cached positions after the query's own masked."""
+    def softmax(self, scores: T, positions: T, scale: float, sums: T | None = None) -> T:
+        """`scale` x [B L K G S] over S, cached positions after the query's own masked.
+
+        Where S is split, `sums` are the `shard_sums` of every shard, and each gets its part of the whole.
+        """
+        ...
+
+    def shard_sums(self, scores: T, positions: T, scale: float) -> T:
+        """[B L K G S] -> float32 [B L K G S M]: of each S shard, its largest of the masked `scale` x scores,
+        and the sum over it of their exponentials above that."""
         ...
 
     def take(self, t: T, dim: str, index: int) -> T:
@@ -80,7 +88,8 @@ class Ops(Protocol[T]):
         ...
 
     def write(self, cache: T, kv: T, positions: T) -> T:
-        """The cache [M B S K D] with new keys and values [M B L K D] at positions [B L]."""
+        """The cache [M B S K D] with new keys and values [M B L K D] at positions [B L], each on the chips
+        that S deals it to."""
         ...
 
     def lookup(self, table: T, tokens: T) -> T:

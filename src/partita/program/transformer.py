@@ -150,16 +150,21 @@ def attention(
 
     Keys and values are projected from an E still split over the axes that split no KV head: with one KV
     head (multi-query) every chip multiplies its own part and no weight of it is replicated.
+
+    Over an axis of context a prefill splits its queries, and keeps of its keys and values those dealt to
+    the chip; with a cache, every chip attends for all queries to the positions it holds, and the parts are
+    put together.
     """
     e, fg, fk = layout.e, layout.fg, layout.fk
+    queries = layout.queries(cached=cache is not None)
     with ops.scope("q"):
         q = ops.einsum("BLE,EKGD->BLKGD", y, ops.to(w["q"], f"E_{e} K_{fk} G_{fg} D"))  # partial over e
-        q = ops.to(q, f"B_{layout.attn_b} L_{layout.attn_l} K_{layout.attn_k} G_{layout.attn_g} D")
+        q = ops.to(q, f"B_{layout.attn_b} L_{queries} K_{layout.attn_k} G_{layout.attn_g} D")
     with ops.scope("kv"):
         kv = ops.einsum("BLE,EMKD->MBLKD", y_kv, ops.to(w["kv"], f"E_{e}{fg} M K_{fk} D"))
         kv = ops.to(kv, f"M B_{layout.attn_b} L K_{layout.attn_k} D")
     kv_positions = ops.to(positions, f"B_{layout.attn_b} L")
-    q_positions = ops.to(positions, f"B_{layout.attn_b} L_{layout.attn_l}")
+    q_positions = ops.to(positions, f"B_{layout.attn_b} L_{queries}")
     if model.positions == "rotary":
         q = ops.rotate(q, q_positions, model.rotary_base)
         kv = ops.rotate_keys(kv, kv_positions, model.rotary_base)
@@ -167,11 +172,21 @@ def attention(
         cache = ops.as_cache(kv) if cache is None else ops.write(cache, kv, kv_positions)
         keys, values = ops.take(cache, "M", 0), ops.take(cache, "M", 1)
         scores = ops.einsum("BLKGD,BSKD->BLKGS", q, keys, causal=True, precise=True)
-        shares = ops.softmax(scores, q_positions, model.head_dim**-0.5)
-        mixed = ops.einsum("BLKGS,BSKD->BLKGD", shares, values, causal=True)
+        shares = softmax(ops, scores, q_positions, model.head_dim**-0.5)
+        mixed = ops.einsum("BLKGS,BSKD->BLKGD", shares, values, causal=True)  # partial over S
+        cache = ops.to(cache, layout.cache)
     with ops.scope("o"):
         mixed = ops.to(mixed, f"B_{layout.tokens_b} L_{layout.tokens_l} K_{fk} G_{fg} D")
         return ops.einsum("BLKGD,KGDE->BLE", mixed, ops.to(w["o"], f"K_{fk} G_{fg} D E_{e}")), cache
+
+
+def softmax(ops: Ops[T], scores: T, positions: T, scale: float) -> T:
+    """Shares [B L K G S] of each cached position; where S is split, chips exchange two numbers a query."""
+    if not scores.sharding["S"]:
+        return ops.softmax(scores, positions, scale)
+    sums = ops.shard_sums(scores, positions, scale)
+    sums = ops.to(sums, str(sums.sharding.split("S", "")))
+    return ops.softmax(scores, positions, scale, sums)
 
 
 def switch(ops: Ops[T], cache: T, layout: Layout) -> T:

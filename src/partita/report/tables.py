@@ -24,7 +24,8 @@ def attention_split(prediction: Prediction) -> str:
     layout = prediction.layout
     parts = {
         "batch": layout.attn_b,
-        "query tokens": layout.attn_l,
+        "context": layout.attn_s,
+        "query tokens": "".join(a for a in layout.attn_l if a not in layout.attn_s),
         "KV heads": layout.attn_k,
         "query heads": layout.attn_g,
     }

@@ -93,7 +93,8 @@ class Layout:
     tokens_b: str  # tokens are split by sequence: the weights over these axes are gathered (or replicas)
     tokens_l: str  # tokens are split along the sequences, where these are too few
     attn_b: str  # attention splits sequences
-    attn_l: str  # attention splits query tokens
+    attn_l: str  # attention among the new tokens alone (a prefill) splits them as queries
+    attn_s: str  # of attn_l, split the cached positions: a cache lies over them, and is attended to there
     attn_k: str  # attention splits key/value heads
     attn_g: str  # attention splits query heads within a group; keys and values are replicas over it
 
@@ -104,8 +105,8 @@ class Layout:
 
     @property
     def cache(self) -> str:
-        """One layer's keys and values [2, B, S, K, D]."""
-        return f"M B_{self.attn_b} S K_{self.attn_k} D"
+        """One layer's keys and values [2, B, S, K, D]; S is dealt out (`deal.py`)."""
+        return f"M B_{self.attn_b} S_{self.attn_s} K_{self.attn_k} D"
 
     @property
     def batch_axes(self) -> str:
@@ -113,7 +114,17 @@ class Layout:
 
     @property
     def query_axes(self) -> str:
+        """Axes that split the tokens of a prefill without a cache, for which a prompt is padded."""
         return union(self.attn_l, self.tokens_l)
+
+    @property
+    def new_axes(self) -> str:
+        """Axes that split new tokens which attend to a cache."""
+        return union(self.queries(cached=True), self.tokens_l)
+
+    def queries(self, cached: bool) -> str:
+        """Axes that split the queries of attention: to a cache, none of those its positions lie over."""
+        return "".join(a for a in self.attn_l if not (cached and a in self.attn_s))
 
 
 def plan_storage(model: Model, mesh: Mesh, decode: Roles, prefill: Roles) -> Storage:
@@ -129,7 +140,7 @@ def plan_storage(model: Model, mesh: Mesh, decode: Roles, prefill: Roles) -> Sto
 
     def leaves(axis: str) -> int:
         gathered = sum(phase[axis] == "tokens" for phase in usage)
-        traded = sum(phase[axis] in ("batch", "query") for phase in attends)
+        traded = sum(phase[axis] in ("batch", "context") for phase in attends)
         return 2 * gathered + traded
 
     order = sorted(mesh.axes, key=leaves)
@@ -157,9 +168,9 @@ def plan_storage(model: Model, mesh: Mesh, decode: Roles, prefill: Roles) -> Sto
 def resolve(roles: Roles, storage: Storage, mesh: Mesh, batch: int, queries: int) -> Layout:
     """The layout of one phase for `batch` sequences of `queries` new tokens each.
 
-    A gathered axis splits the batch while there are sequences enough, then the query tokens, then
-    nothing (the batch is kept whole). Attention over an axis the batch is too small for falls back to
-    the split the projections already have there: heads, query tokens, or none.
+    A gathered axis splits the batch while there are sequences enough, then the query tokens, then nothing
+    (the batch is kept whole). Attention over an axis the batch is too small for falls back to the split
+    projections have there: heads, query tokens, or none. Context never does: what is too short is padded.
     """
     size, usage, attends = mesh.size, {a: _usage(r) for a, r in roles.weights}, dict(roles.attends)
     loose = "".join(a for a in mesh.axes if a not in storage.e + storage.f)
@@ -172,17 +183,16 @@ def resolve(roles: Roles, storage: Storage, mesh: Mesh, batch: int, queries: int
     tokens_l = _fill([a for a in tokens if a not in tokens_b], size, queries, taken=1)
     # sequences that attention will trade for heads leave the batch, so they are its innermost axes
     tokens_b = "".join(sorted(tokens_b, key=lambda a: attends[a] != "batch"))
-    tokens_l = "".join(sorted(tokens_l, key=lambda a: attends[a] not in ("batch", "query")))
+    tokens_l = "".join(sorted(tokens_l, key=lambda a: attends[a] not in ("batch", "context")))
 
     split: dict[str, str] = {a: attends[a] for a in mesh.axes}
     by_cost = kept["e"] + kept["f"] + tokens  # after the axes already there, those reduced, then traded
     stay_b = [a for a in tokens_b if split[a] == "batch"]
     wanted = [a for a in by_cost if split[a] == "batch" and a not in tokens_b]
     more_b = _fill(wanted, size, batch, taken=product(size, "".join(stay_b)))
-    stay_l = [a for a in tokens_l if split[a] in ("batch", "query") and a not in more_b]
-    wanted = [a for a in by_cost if split[a] == "query" and a not in tokens_l]
-    more_l = _fill(wanted, size, queries, taken=product(size, "".join(stay_l)))
-    attn_b, attn_l = "".join(stay_b) + more_b, "".join(stay_l) + more_l
+    stay_l = [a for a in tokens_l if split[a] in ("batch", "context") and a not in more_b]
+    more_l = [a for a in by_cost if split[a] == "context" and a not in tokens_l]
+    attn_b, attn_l = "".join(stay_b) + more_b, "".join(stay_l + more_l)
     heads = [
         a
         for a in kept["f"] + kept["e"] + tokens
@@ -199,6 +209,7 @@ def resolve(roles: Roles, storage: Storage, mesh: Mesh, batch: int, queries: int
         tokens_l=tokens_l,
         attn_b=attn_b,
         attn_l=attn_l,
+        attn_s="".join(a for a in mesh.axes if split[a] == "context"),
         attn_k="".join(a for a in heads if a in storage.k_axes),
         attn_g="".join(a for a in heads if a in storage.g_axes),
     )

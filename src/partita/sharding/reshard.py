@@ -41,6 +41,16 @@ class Step:
     to: str = ""
     order: str = ""
 
+    @property
+    def gains(self) -> str:
+        """The dim that is split over more axes afterwards, if any."""
+        return self.to or (self.dim if self.kind in ("slice", "reduce-scatter") else "")
+
+    @property
+    def loses(self) -> str:
+        """The dim that is split over fewer axes afterwards, if any."""
+        return self.dim if self.kind in ("all-to-all", "all-gather") else ""
+
     def reorders(self, sizes: Mapping[str, Any]) -> Any:
         """1 where this permutation moves anything, that is swaps two axes of more than one chip, else 0.
 

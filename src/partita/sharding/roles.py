@@ -15,11 +15,14 @@ WeightRole = Literal["e", "f", "e-gathered", "f-gathered", "replica"]
 """Over this axis the weights are: kept split on E, kept split on F and heads, stored split on E (or F) and
 gathered before use with tokens split instead, or replicated with tokens split."""
 
-AttentionRole = Literal["heads", "batch", "query", "none"]
-"""Over this axis attention splits its heads, its sequences, its query tokens, or nothing."""
+AttentionRole = Literal["heads", "batch", "context", "none"]
+"""Over this axis attention splits its heads, its sequences, its context, or nothing.
+
+Context: in decode the cached positions; in prefill the query tokens, and the cache it leaves over positions.
+"""
 
 FFN_NAMES = ("ws1d", "ws2d", "wg-x", "wg-xy", "wg-xyz")
-ATTENTION_NAMES = ("heads", "batch")
+ATTENTION_NAMES = ("heads", "batch", "context")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,23 @@ def parse_layout(text: str, axes: str) -> Roles:
     if not slash:
         raise InputError("layout", text, "write FFN/ATTENTION, e.g. ws2d/batch or wg-xyz/heads")
     return parse_roles(ffn, attention, axes)
+
+
+def name_roles(
+    weights: tuple[tuple[str, WeightRole], ...], attends: tuple[tuple[str, AttentionRole], ...]
+) -> Roles:
+    """Roles under the names the paper has for them, else written axis by axis; axes in the mesh's order."""
+    axes = "".join(axis for axis, _ in weights)
+    roles = [role for _, role in weights]
+    ffn = next((name for name in FFN_NAMES if _named_ffn(name, axes) == roles), None)
+    split = {role for _, role in attends}
+    attention = next((name for name in ATTENTION_NAMES if split == {name}), None)
+    return Roles(
+        ffn or ",".join(f"{axis}={role}" for axis, role in weights),
+        attention or ",".join(f"{axis}={role}" for axis, role in attends),
+        weights,
+        attends,
+    )
 
 
 def _named_ffn(name: str, axes: str) -> list[str]:

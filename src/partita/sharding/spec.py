@@ -2,7 +2,8 @@
 
 `"B_xy L E_z"` is a tensor [B, L, E] whose batch is split over mesh axes x and y (x-major) and whose E is
 split over z; an axis not named holds replicas. `"B L F_yz partialsum-x"` is still to be summed over x
-(Pope et al. 2022, section 3.1). Knows nothing about sizes, chips or JAX.
+(Pope et al. 2022, section 3.1). Parts are blocks, but cached positions S are dealt out (`deal.py`). Knows
+nothing about sizes, chips or JAX.
 """
 
 from __future__ import annotations

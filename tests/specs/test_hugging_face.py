@@ -148,16 +148,15 @@ def test_all_fields_of_a_wrong_type_are_named_at_once():
     ("field", "value"),
     [
         ("hidden_act", "gelu"),
-        ("attention_bias", True),
-        ("mlp_bias", True),
+        ("hidden_act", ["silu"]),
         ("sliding_window", 4096),
         ("layer_types", ["full_attention", "sliding_attention"]),
-        ("rope_scaling", {"rope_type": "llama3", "factor": 8.0}),
-        ("rope_scaling", {"type": "linear", "factor": 2.0}),
-        ("rope_parameters", {"rope_theta": 5e5, "rope_type": "yarn"}),
-        ("rope_interleaved", True),
-        ("partial_rotary_factor", 0.5),
+        ("layer_types", ["sliding_attention"] * 30),
+        ("layer_types", ["linear_attention"] * 30),
+        ("layer_types", "full_attention"),
+        ("partial_rotary_factor", 1.5),
         ("quantization_config", {"quant_method": "gptq"}),
+        ("is_encoder_decoder", True),
     ],
 )
 def test_what_would_change_the_result_is_refused_by_name(field: str, value: Any):
@@ -166,16 +165,70 @@ def test_what_would_change_the_result_is_refused_by_name(field: str, value: Any)
     assert caught.value.field == field
 
 
-def test_a_mistral_window_is_refused_also_where_it_is_only_the_default():
+@pytest.mark.parametrize(
+    ("changes", "features"),
+    [
+        ({"attention_bias": True}, ("query, key and value biases", "output bias")),
+        ({"mlp_bias": True}, ("feed-forward biases",)),
+        ({"hidden_act": "gelu_pytorch_tanh"}, ("geglu feed-forward",)),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ("rotary scaling",)),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ("rotary scaling",)),
+        ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "yarn"}}, ("rotary scaling",)),
+        ({"rope_interleaved": True}, ("interleaved rotary positions",)),
+        ({"partial_rotary_factor": 0.5}, ("partial rotary positions",)),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, ("partial rotary positions",)),
+    ],
+)
+def test_what_only_planning_reads_is_read_and_named(changes: dict[str, Any], features: tuple[str, ...]):
+    assert model_from_config(SMOLLM2).beyond_engine == ()
+    assert model_from_config(SMOLLM2 | changes).beyond_engine == features
+
+
+def test_a_mistral_window_is_read_also_where_it_is_only_the_default():
     absent = {field: value for field, value in MISTRAL_7B.items() if field != "sliding_window"}
     for config in (absent, MISTRAL_7B | {"sliding_window": 4096}):
-        with pytest.raises(InputError, match=r"sliding_window: 4096: .* null"):
-            model_from_config(config)
+        model = model_from_config(config)
+        assert (model.window, model.global_layers, model.beyond_engine) == (4096, 0, ("sliding window",))
 
 
-def test_part_rotation_in_newer_configurations_is_refused():
-    with pytest.raises(InputError, match=r"partial_rotary_factor: 0\.5"):
-        model_from_config(SMOLLM2 | {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}})
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_local_experts", 8), ("moe_intermediate_size", 512), ("n_routed_experts", 64)],
+)
+def test_a_mixture_of_experts_is_refused_by_name(field: str, value: int):
+    with pytest.raises(InputError, match=f"{field}: {value}: a mixture of experts is not supported"):
+        model_from_config(SMOLLM2 | {field: value})
+    with pytest.raises(InputError, match="model_type: qwen3_moe: a mixture of experts is not supported"):
+        model_from_config(SMOLLM2 | {"model_type": "qwen3_moe"})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kv_lora_rank", 512),
+        ("mamba_d_state_size", 16),
+        ("num_nextn_predict_layers", 1),
+        ("block_ffn_dims", [1, 2]),
+        ("altup_num_inputs", 4),
+    ],
+)
+def test_a_size_nobody_understands_is_refused_by_name(field: str, value: Any):
+    with pytest.raises(InputError, match="may change the model's sizes and is not understood") as caught:
+        model_from_config(SMOLLM2 | {field: value})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [
+        {"bos_token_id": 1, "eos_token_id": [1, 2], "pad_token_id": 0, "head_dim": None},
+        {"initializer_range": 0.02, "attention_dropout": 0.0, "use_cache": True, "pretraining_tp": 1},
+        {"torch_dtype": "bfloat16", "transformers_version": "4.40.0", "architectures": ["LlamaForCausalLM"]},
+        {"num_experts": 0, "kv_lora_rank": None, "auto_map": {"AutoModel": "a.B"}, "num_labels": 2},
+    ],
+)
+def test_what_configurations_usually_also_hold_is_passed_over(usual: dict[str, Any]):
+    assert model_from_config(SMOLLM2 | usual) == model_from_config(SMOLLM2)
 
 
 @pytest.mark.parametrize(
@@ -207,10 +260,10 @@ def test_sizes_that_do_not_fit_together_are_refused_by_name(change: dict[str, An
 
 
 def test_an_unknown_kind_of_model_is_named_with_those_supported():
-    with pytest.raises(InputError, match="model_type: gpt2: not supported; supported: llama, mistral"):
-        model_from_config({"model_type": "gpt2", "n_embd": 768})
+    with pytest.raises(InputError, match=r"model_type: bert: not supported; .*supported: llama, mistral"):
+        model_from_config({"model_type": "bert", "hidden_size": 768})
     with pytest.raises(InputError, match=r"did you mean mistral\?"):
-        model_from_config({"model_type": "mixtral"})
+        model_from_config({"model_type": "mistrall"})
 
 
 @pytest.mark.parametrize(
@@ -244,7 +297,10 @@ _JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*SMOLLM2, "head_dim", "rope_parameters", "layer_types"]), _JSON))
+_MORE = ("head_dim", "rope_parameters", "layer_types", "sliding_window", "partial_rotary_factor", "kv_rank")
+
+
+@given(st.dictionaries(st.sampled_from([*SMOLLM2, *_MORE]), _JSON))
 def test_any_values_are_read_or_refused_in_words(changes: dict[str, Any]):
     with suppress(InputError):
         assert model_from_config(SMOLLM2 | changes).parameters > 0

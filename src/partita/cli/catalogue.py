@@ -28,6 +28,9 @@ def models(json: o.AsJson = False) -> None:
                 {
                     **model.model_dump(),
                     "parameters": model.parameters,
+                    "kv_elements_per_token": model.kv_elements_per_token,
+                    "local_layers": model.local_layers,
+                    "beyond_engine": model.beyond_engine,
                     "aliases": aliases.get(model.name, []),
                     "sources": sources("models", model.name),
                 }
@@ -38,11 +41,14 @@ def models(json: o.AsJson = False) -> None:
     from partita.report.tables import columns
 
     numbers = ("parameters", "layers", "d_model", "d_ff", "heads", "KV heads", "head dim", "vocabulary")
-    table = columns("model", *numbers, "block", right=numbers)
+    table = columns("model", *numbers, "runs", right=numbers)
     for m in found:
         sizes = (m.parameters, m.layers, m.d_model, m.d_ff, m.heads, m.kv_heads, m.head_dim, m.vocabulary)
-        table.add_row(m.name, *(f"{size:,}" for size in sizes), m.block)
-    show(table, "sources: partita models --json")
+        table.add_row(m.name, *(f"{size:,}" for size in sizes), "no" if m.beyond_engine else "yes")
+    show(
+        table,
+        "runs: whether the engine runs it, the rest is planned for only; why, and sources: --json",
+    )
 
 
 def clusters(json: o.AsJson = False) -> None:

@@ -65,6 +65,8 @@ class Model(BaseModel):
     """Part of a head that rotary positions turn."""
     rotary_scaling: str | None = None
     """Kind of scaling of rotary positions beyond the first training length, such as llama3 or yarn."""
+    rotary_pairs: Literal["halves", "interleaved"] = "halves"
+    """Which numbers of a head turn together: d and d + D/2, or neighbours."""
     local_rotary_base: Factor | None = None
     """Base of the local layers, where it is not `rotary_base`."""
     attention_softcap: Factor | None = None
@@ -200,6 +202,7 @@ class Model(BaseModel):
             "learned positions": self.positions == "learned",
             "ALiBi positions": self.positions == "alibi",
             "partial rotary positions": self.positions == "rotary" and self.rotary_fraction < 1,
+            "interleaved rotary positions": self.rotary_pairs == "interleaved",
             "rotary scaling": self.rotary_scaling is not None,
             "a rotary base of local layers": self.local_rotary_base is not None,
             "attention softcap": self.attention_softcap is not None,

@@ -3,18 +3,18 @@
 Each entry is a table whose fields are those of `Model`, `Chip` or `ClusterFamily`, its key being the name.
 Its `sources` table says of every field where it comes from: keys are fields (several joined by commas;
 `fabric.links` for a field of the fabric's axes), values the source. A model or a family may list `aliases`.
+Files of models say shared fields and sources once (`read.py`).
 
 Knows nothing about files of the user's (`cluster.py`, `resolve.py`). Everything is read once.
 """
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 from partita.errors import InputError
+from partita.specs.catalogue.read import entries
 from partita.specs.chip import Chip
 from partita.specs.family import ClusterFamily
 from partita.specs.model import Model
@@ -74,7 +74,7 @@ def sources(kind: Kind, name: str) -> dict[str, str]:
 
 @cache
 def _table(kind: Kind) -> dict[str, dict[str, Any]]:
-    return tomllib.loads(files(__name__).joinpath(f"{kind}.toml").read_text("utf-8"))
+    return entries(kind)
 
 
 def _fields(kind: Kind, name: str) -> dict[str, Any]:

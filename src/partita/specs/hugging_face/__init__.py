@@ -1,0 +1,83 @@
+"""A model from the `config.json` of a checkpoint in Hugging Face form.
+
+Knows nothing about the tensors beside it (`checkpoints/` does). Each family of models says in its own file
+how its fields are named and what they mean; here a file is read, checked and handed to its family. A field
+that would change the model's sizes or results and is not understood is refused by name. Fields that are
+absent take the defaults of the transformers library.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from partita.errors import InputError
+from partita.specs.hugging_face import gemma, gpt, latent, llama
+from partita.specs.hugging_face.checks import (
+    check_accepted,
+    check_types,
+    check_understood,
+    refuse_experts,
+)
+from partita.specs.hugging_face.family import Family
+from partita.specs.hugging_face.file import load
+from partita.specs.model import Model
+from partita.specs.wording import describe, did_you_mean
+
+_FAMILIES: dict[str, Family] = {**llama.FAMILIES, **gemma.FAMILIES, **gpt.FAMILIES, **latent.FAMILIES}
+MODEL_TYPES = tuple(_FAMILIES)
+
+
+def model_from_config(source: str | os.PathLike[str] | Mapping[str, Any], name: str | None = None) -> Model:
+    """The model that a `config.json` describes; of one that also sees images, its language model.
+
+    source: path of the file, or what it holds. name: by default that of the file's folder, and for a mapping
+    its `_name_or_path`, else its `model_type`.
+
+    Raises InputError on the field of `config.json` that is missing, of a wrong type or not supported; on
+    `model` where the file cannot be read.
+    """
+    if isinstance(source, Mapping):
+        config, where = source, None
+    else:
+        config, where = load(source), os.fspath(source)
+    family = _family(config)
+    name = name or _name(config, where)
+    config = family.unwrap(config)
+    config = {**family.absent, **config}
+    config = {field: value for field, value in config.items() if value is not None}
+    check_types(family, config, where)
+    check_accepted(family, config)
+    refuse_experts(family, config)
+    check_understood(family, config)
+    fields = family.read(config)
+    try:
+        return Model(name=name, **fields)
+    except ValidationError as error:
+        raise InputError("model", name, f"its config.json does not fit together: {describe(error)}") from None
+
+
+def _family(config: Mapping[str, Any]) -> Family:
+    """That of the model_type; where it is missing any will do, for it is then named among the missing."""
+    model_type = config.get("model_type")
+    if model_type is None:
+        return _FAMILIES["llama"]
+    family = _FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None:
+        known = ", ".join(MODEL_TYPES)
+        if "moe" in str(model_type) or model_type in ("mixtral", "dbrx", "gpt_oss", "llama4", "jamba"):
+            message = f"a mixture of experts is not supported; supported: {known}"
+        else:
+            message = f"not supported; {did_you_mean(str(model_type), MODEL_TYPES)}supported: {known}"
+        raise InputError("model_type", model_type, message)
+    return family
+
+
+def _name(config: Mapping[str, Any], where: str | None) -> str:
+    if where is not None:
+        return Path(where).resolve().parent.name or "model"
+    return str(config.get("_name_or_path") or config.get("model_type") or "model")

@@ -45,7 +45,7 @@ CASES: list[tuple[tuple[object, ...], str, object, str]] = [
     (("plan", "palm540b", "--on", "tpu-v4:4x4x4"), "model", "palm540b", "did you mean palm-540b?"),
     (("plan", "gpt-4", "--on", "tpu-v4:4x4x4"), "model", "gpt-4", "accepted: palm-8b, palm-62b"),
     (("plan", "none.gguf", "--on", "tpu-v4:4x4x4"), "model", "none.gguf", "there is no such file"),
-    (("plan", "palm-8b", "--on", "tpu-v5:4x4x4"), "cluster", "tpu-v5:4x4x4", "did you mean tpu-v4?"),
+    (("plan", "palm-8b", "--on", "tpu-v5:4x4x4"), "cluster", "tpu-v5:4x4x4", "did you mean tpu-v5p?"),
     (("plan", "palm-8b", "--on", "tpu-v4:4x4"), "cluster", "tpu-v4:4x4", "needs 3 sizes, not 2"),
     (("plan", "palm-8b", "--on", "none.toml"), "cluster", "none.toml", ""),
     (("plan", *SMALL, "--objective", "fun"), "objective", "fun", "latency, cost, throughput, context"),

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from tests.combinations import (
-    ATTENTIONS,
+    ATTENTION,
     CHOICES,
     FFNS,
     HEADS,
@@ -46,7 +46,7 @@ def test_every_pair_of_layouts(
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_every_pair_where_the_engine_stores_its_weights(mesh: tuple[int, ...]):
     """Each pair of feed-forward layouts on a storage of its own; what moves, as traced."""
-    attentions = itertools.cycle(itertools.product(ATTENTIONS, repeat=2))
+    attentions = itertools.cycle(itertools.product(ATTENTION.values(), repeat=2))
     batches, exact = itertools.cycle(CHOICES["batch"]), 0
     for (prefill, decode), attends, batch in zip(
         itertools.product(FFNS, repeat=2), attentions, batches, strict=False

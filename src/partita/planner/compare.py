@@ -1,0 +1,138 @@
+"""Two plans side by side: what was asked, what was chosen, and which is better by how much.
+
+Both are priced by the same cost model, so what differs is the plans. Knows nothing about how it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from partita.cost.prediction import Prediction
+from partita.planner.pair import Pair
+from partita.planner.saved import setting_as_json
+
+
+class Priced(Protocol):
+    """A saved plan, or anything else that can price its two phases: prefill, then decode."""
+
+    def predictions(self) -> tuple[Prediction, Prediction]: ...
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of both plans; times, costs and MFU are bounds."""
+
+    name: str
+    unit: str
+    """seconds, chip-seconds, tokens/s, bytes, tokens, sequences, share or currency."""
+    a: float
+    b: float
+    better: Literal["lower", "higher"] | None
+    """Which is better; None where it is neither, such as memory held."""
+
+    @property
+    def change(self) -> float | None:
+        """Of b against a: 0.1 is 10% more; None where a is 0."""
+        return self.b / self.a - 1 if self.a else None
+
+    @property
+    def winner(self) -> Literal["a", "b"] | None:
+        """None where they are equal (to nine digits), or where neither is better."""
+        if self.better is None or f"{self.a:.9g}" == f"{self.b:.9g}":
+            return None
+        return "a" if (self.a < self.b) == (self.better == "lower") else "b"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "a": self.a,
+            "b": self.b,
+            "change": self.change,
+            "better": self.winner,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between two plans."""
+
+    setting: dict[str, tuple[Any, Any]]
+    """Of model, cluster, mesh, formats and workload: dotted name -> the value of a and of b."""
+    layouts: dict[str, tuple[str, str]]
+    """Phase -> the layouts of a and of b, equal ones too."""
+    figures: tuple[Figure, ...]
+
+    def figure(self, name: str) -> Figure:
+        """Raises KeyError where neither plan has it."""
+        return next((f for f in self.figures if f.name == name), None) or _missing(name)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": "partita.comparison/1",
+            "setting": {name: {"a": a, "b": b} for name, (a, b) in self.setting.items()},
+            "layouts": {phase: {"a": a, "b": b} for phase, (a, b) in self.layouts.items()},
+            "bound": [figure.as_json() for figure in self.figures],
+        }
+
+
+def _missing(name: str) -> Figure:
+    raise KeyError(name)
+
+
+def compare(a: Priced, b: Priced) -> Comparison:
+    """Prices both plans and lists what differs."""
+    pairs = [Pair(*plan.predictions()) for plan in (a, b)]
+    one, other = pairs
+    settings = [dict(_flat(setting_as_json(pair.decode.setting))) for pair in pairs]
+    names = [*settings[0], *(name for name in settings[1] if name not in settings[0])]
+    values = {name: (settings[0].get(name), settings[1].get(name)) for name in names}
+    phases = {"prefill": (one.prefill, other.prefill), "decode": (one.decode, other.decode)}
+    return Comparison(
+        setting={name: value for name, value in values.items() if value[0] != value[1]},
+        layouts={phase: (str(a.layout.roles), str(b.layout.roles)) for phase, (a, b) in phases.items()},
+        figures=tuple(_figures(one, other)),
+    )
+
+
+def _figures(a: Pair, b: Pair) -> Iterator[Figure]:
+    yield Figure("ttft", "seconds", a.ttft_seconds, b.ttft_seconds, "lower")
+    yield Figure("tpot", "seconds", a.decode.step_seconds, b.decode.step_seconds, "lower")
+    yield Figure("switch", "seconds", a.switch_seconds, b.switch_seconds, "lower")
+    yield Figure("latency", "seconds", a.latency_seconds, b.latency_seconds, "lower")
+    cost = a.chip_seconds_per_output_token, b.chip_seconds_per_output_token
+    yield Figure("cost", "chip-seconds", *cost, "lower")
+    prices = [pair.decode.setting.cluster.chip.price_per_hour for pair in (a, b)]
+    if prices[0] is not None and prices[1] is not None:
+        paid = (cost[0] * prices[0] / 3600 * 1e6, cost[1] * prices[1] / 3600 * 1e6)
+        yield Figure("price_per_million_output_tokens", "currency", *paid, "lower")
+    yield Figure("throughput", "tokens/s", _throughput(a), _throughput(b), "higher")
+    yield Figure("context", "tokens", a.decode.max_context, b.decode.max_context, "higher")
+    yield Figure("batch", "sequences", a.decode.max_batch, b.decode.max_batch, "higher")
+    for phase in ("prefill", "decode"):
+        mine, theirs = getattr(a, phase), getattr(b, phase)
+        yield Figure(f"{phase}_mfu", "share", mine.mfu, theirs.mfu, "higher")
+        held = mine.memory_bytes, theirs.memory_bytes
+        for part in dict.fromkeys([*held[0], *held[1]]):
+            yield Figure(f"{phase}_memory_{part}", "bytes", held[0].get(part, 0), held[1].get(part, 0), None)
+    chips = a.decode.setting.cluster.chips, b.decode.setting.cluster.chips
+    yield Figure("chips", "chips", *chips, None)
+
+
+def _throughput(pair: Pair) -> float:
+    """Output tokens a second of all chips, prompts read in between."""
+    return pair.decode.setting.cluster.chips / pair.chip_seconds_per_output_token
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested dicts and lists by dotted names; what is None is left out."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for place, inner in enumerate(value):
+            yield from _flat(inner, f"{name}.{place}")
+    elif value is not None:
+        yield name, value

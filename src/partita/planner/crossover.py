@@ -1,0 +1,206 @@
+"""How far the next crossover is: the batch, context or prompt at which another layout would be better.
+
+For one phase at a time, by its bound: layouts are compared by the time of a step, and one that no longer fits
+loses to any that does. Knows nothing about where the other layouts come from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from partita.cost.prediction import Phase, Prediction, Setting, predict
+from partita.errors import InputError
+from partita.specs.workload import Workload
+
+Quantity = Literal["batch", "context", "prompt"]
+QUANTITIES: dict[Phase, tuple[Quantity, ...]] = {
+    "prefill": ("batch", "prompt"),
+    "decode": ("batch", "context"),
+}
+"""What a phase's step grows with: sequences, and tokens of the prompt or of the cache."""
+
+MOST = 10**7
+"""Largest batch, context or prompt looked at; no crossover beyond it is reported."""
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """The nearest value on one side at which `becomes` is better than the layout chosen here."""
+
+    phase: Phase
+    quantity: Quantity
+    here: int
+    value: int
+    still: int
+    """The value nearest to it, of those priced, at which the chosen layout is still the best."""
+    becomes: str
+    why: Literal["faster", "fits"]
+    gains: float
+    """Part of the chosen layout's step that the other saves at `value`; 0 where it only fits."""
+
+    def __str__(self) -> str:
+        side = "from" if self.value > self.here else "down from"
+        gain = "is faster" if self.why == "faster" else "fits where this does not"
+        loose = "" if abs(self.value - self.still) == 1 else f" (not yet at {self.still:,})"
+        return (
+            f"{self.phase}: {side} {self.quantity} {self.value:,}{loose} {self.becomes} {gain}; "
+            f"here {self.here:,}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "phase": self.phase,
+            "quantity": self.quantity,
+            "here": self.here,
+            "value": self.value,
+            "still": self.still,
+            "becomes": self.becomes,
+            "why": self.why,
+            "bound": {"gains": self.gains},
+        }
+
+
+def crossovers(
+    chosen: Prediction, candidates: Sequence[Prediction], *, evaluations: int = 200
+) -> list[Crossover]:
+    """The nearest crossovers of a phase above and below what it was priced for, in all its quantities.
+
+    `candidates` are other layouts of the same phase and model, on the chosen one's mesh or another; each is
+    priced with the storage it comes with. At most about `evaluations` steps are priced: what one side does
+    not need is left to the next. A candidate that is already better here is left out: it lost for reasons of
+    the whole plan.
+    """
+    rivals = [c for c in candidates if not _better(c, chosen)]
+    quantities = QUANTITIES[chosen.phase]
+    sides: list[tuple[Quantity, bool]] = [(quantity, up) for up in (False, True) for quantity in quantities]
+    found, left = [], evaluations
+    for place, (quantity, up) in enumerate(sides if rivals else ()):
+        search = _Search(chosen, rivals, quantity, left // (len(sides) - place))
+        crossing = search.run(up)
+        left -= search.used
+        if crossing is not None:
+            found.append(crossing)
+    return found
+
+
+def next_crossover(
+    chosen: Prediction,
+    candidates: Sequence[Prediction],
+    quantity: Quantity,
+    *,
+    up: bool = True,
+    evaluations: int = 72,
+) -> Crossover | None:
+    """The smallest larger (or largest smaller) value at which a candidate is better; None if none is found.
+
+    Steps of a factor 4 until one is, or nothing fits; then bisection against those that were better there,
+    down to the exact value or until `evaluations` steps were priced: `still` says how far it was pinned down.
+    A rival that is better only between two of the steps is not seen. Raises InputError on `quantity` where
+    the phase's step does not depend on it.
+    """
+    if quantity not in QUANTITIES[chosen.phase]:
+        accepted = ", ".join(QUANTITIES[chosen.phase])
+        raise InputError("quantity", quantity, f"{chosen.phase} has {accepted}")
+    return _Search(chosen, candidates, quantity, evaluations).run(up)
+
+
+class _Search:
+    """One search to one side; counts the steps it prices."""
+
+    def __init__(
+        self, chosen: Prediction, candidates: Sequence[Prediction], quantity: Quantity, evaluations: int
+    ):
+        self.chosen, self.candidates = chosen, candidates
+        self.quantity: Quantity = quantity
+        self.evaluations, self.used = evaluations, 0
+
+    def run(self, up: bool) -> Crossover | None:
+        here = good = bad = _value(self.chosen, self.quantity)
+        better: list[Prediction] = []
+        for bad in _steps(here, up):
+            better, some_fit = self.better_at(bad, self.candidates)
+            if better:
+                break
+            if not some_fit or self.used >= self.evaluations:
+                return None
+            good = bad
+        if not better:
+            return None
+        while abs(bad - good) > 1 and self.used < self.evaluations:
+            wide = max(good, bad) > 2 * min(good, bad)
+            middle = math.isqrt(good * bad) if wide else (good + bad) // 2
+            still, _ = self.better_at(middle, better)
+            if still:
+                better, bad = still, middle
+            else:
+                good = middle
+        return self.crossover(here, good, bad, better)
+
+    def crossover(self, here: int, good: int, bad: int, better: list[Prediction]) -> Crossover:
+        mine = self.price(self.chosen, bad)
+        best = min((self.price(c, bad) for c in better), key=lambda p: (not p.fits, p.step_seconds))
+        faster = mine.fits and best.step_seconds < mine.step_seconds
+        return Crossover(
+            phase=mine.phase,
+            quantity=self.quantity,
+            here=here,
+            value=bad,
+            still=good,
+            becomes=_name(best, self.chosen),
+            why="faster" if faster else "fits",
+            gains=1 - best.step_seconds / mine.step_seconds if faster else 0.0,
+        )
+
+    def better_at(self, value: int, rivals: Sequence[Prediction]) -> tuple[list[Prediction], bool]:
+        """Those of `rivals` that are better at a value, and whether anything fits there."""
+        mine = self.price(self.chosen, value)
+        priced = [(rival, self.price(rival, value)) for rival in rivals]
+        some_fit = mine.fits or any(there.fits for _, there in priced)
+        return [rival for rival, there in priced if some_fit and _better(there, mine)], some_fit
+
+    def price(self, prediction: Prediction, value: int) -> Prediction:
+        """The same layout for another batch, context or prompt."""
+        self.used += 1
+        changed = _sized(prediction.setting, prediction.phase, self.quantity, value)
+        return predict(changed, prediction.phase, prediction.layout.roles, prediction.layout.storage)
+
+
+def _name(found: Prediction, chosen: Prediction) -> str:
+    """The layout, with its mesh and stages where they differ from the chosen one's."""
+    stages, other = getattr(chosen.setting, "stages", 1), getattr(found.setting, "stages", 1)
+    apart = "" if found.setting.mesh == chosen.setting.mesh else f" on {found.setting.mesh}"
+    return f"{found.layout.roles}{apart}" + ("" if stages == other else f" in {other} stages")
+
+
+def _better(one: Prediction, other: Prediction) -> bool:
+    return (not one.fits, one.step_seconds) < (not other.fits, other.step_seconds)
+
+
+def _steps(here: int, up: bool) -> Iterator[int]:
+    value = here
+    while value < MOST if up else value > 1:
+        value = min(4 * value, MOST) if up else value // 4 or 1
+        yield value
+
+
+def _value(prediction: Prediction, quantity: Quantity) -> int:
+    if quantity == "batch":
+        return prediction.batch
+    return getattr(prediction.setting.workload, quantity)
+
+
+def _sized(setting: Setting, phase: Phase, quantity: Quantity, value: int) -> Setting:
+    workload = setting.workload
+    fields: dict[str, Any] = {name: getattr(workload, name) for name in type(workload).model_fields}
+    if quantity == "prompt":
+        fields |= {"prompt": value, "context": max(fields["context"], value + workload.output)}
+        if fields.get("prefix"):  # the cached part of a prompt leaves at least one new token
+            fields["prefix"] = min(fields["prefix"], value - 1)
+    elif quantity == "batch" and phase == "prefill":
+        fields["prefill_batch"] = value
+    else:
+        fields[quantity] = value
+    return replace(setting, workload=Workload(**fields))

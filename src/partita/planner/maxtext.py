@@ -1,0 +1,90 @@
+"""A plan as MaxText's mesh options: each role of a mesh axis is one of its named kinds of parallelism.
+
+By the logical axis rules of MaxText's `base.yml` and `inference.yml` (github.com/AI-Hypercomputer/maxtext,
+read at 0.2.3 and later): `tensor` splits d_ff and heads, `fsdp` splits d_model for storage and tokens in use
+(the weights are gathered), `data` replicates. `ici_` counts chips inside a slice, `dcn_` those between
+slices. Knows no prices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from partita.cost.links import mesh_links
+from partita.planner.pair import Pair
+from partita.planner.terms import Terms, command, serving, split
+
+_KINDS = {"f": "tensor", "e-gathered": "fsdp", "replica": "data"}
+
+
+def maxtext(pair: Pair) -> Terms:
+    """Options of `MaxText.decode` and the engine server."""
+    cannot = list(_cannot(pair))
+    source = "https://github.com/AI-Hypercomputer/maxtext (src/maxtext/configs)"
+    if cannot:
+        return Terms("MaxText", source, {}, "", (), tuple(cannot))
+    asked, setting = serving(pair), pair.decode.setting
+    options = {
+        **_parallelism(pair),
+        "per_device_batch_size": f"{asked.batch / setting.cluster.chips:g}",
+        "max_prefill_predict_length": str(asked.prompt),
+        "max_target_length": str(asked.context),
+        "weight_dtype": "float32" if asked.weights == "f32" else "bfloat16",
+    }
+    differs = []
+    if asked.weights == "int8":
+        options |= {"quantization": "int8", "checkpoint_is_quantized": "true"}
+        differs.append("weights int8: MaxText's int8 quantises activations too")
+    if asked.kv == "int8":
+        options["quantize_kvcache"] = "true"
+    text = " ".join(f"{name}={value}" for name, value in options.items())
+    return Terms("MaxText", source, options, command(text, {}), tuple(differs), ())
+
+
+def _parallelism(pair: Pair) -> dict[str, str]:
+    """Chips of each kind, those on network levels apart."""
+    setting, roles = pair.decode.setting, pair.decode.layout.roles
+    parts = mesh_links(setting.mesh, setting.cluster).parts
+    torus = [axis.kind == "torus" for axis in setting.cluster.fabric]
+    levels = len(next(iter(parts.values())))
+    # a torus is one level; networks come first, since levels go from the slowest
+    networks = sum(axis.kind == "network" for axis in setting.cluster.fabric) if not all(torus) else 0
+    found: dict[str, str] = {}
+    for prefix, chosen in (("dcn", range(networks)), ("ici", range(networks, levels))):
+        for kind in _KINDS.values():
+            chips = math.prod(
+                int(parts[axis][level])
+                for axis, role in roles.weights
+                if _KINDS.get(role) == kind
+                for level in chosen
+            )
+            if chips > 1:
+                found[f"{prefix}_{kind}_parallelism"] = str(chips)
+    return found
+
+
+def _cannot(pair: Pair) -> Iterator[str]:
+    prefill, decode = pair.prefill.layout.roles, pair.decode.layout.roles
+    if (prefill.weights, prefill.attends) != (decode.weights, decode.attends):
+        yield f"a layout for each phase (prefill {prefill}, decode {decode}): MaxText has one for both"
+    if getattr(pair.decode.setting, "stages", 1) > 1:
+        yield "pipeline stages: MaxText's are for training"
+    found = split(pair.decode)
+    if found.e > 1:
+        yield (
+            f"2D weight-stationary ({found.e} x {found.f}): its axis for d_model, tensor_transpose, was "
+            "removed after release 0.2.3 (before that: ici_tensor_transpose_parallelism)"
+        )
+    if found.gathered_f > 1:
+        yield f"weights gathered over d_ff {found.gathered_f} ways: fsdp stores them split on d_model"
+    if found.batch > 1:
+        yield "attention over batch with tensor-parallel weights: its cache is split over heads"
+    if found.context > 1:
+        yield "attention over context: its context_autoregressive axis keeps dense feed-forward weights whole"
+    if found.whole > 1:
+        yield f"attention split over nothing on {found.whole} chips: heads go where weights go"
+    model = pair.decode.setting.model
+    for name, size in (("heads", model.heads), ("KV heads", model.kv_heads), ("d_ff", model.d_ff)):
+        if size % found.f:
+            yield f"{size} {name} over {found.f} chips: JAX splits only what divides, MaxText does not pad"

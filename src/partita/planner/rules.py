@@ -1,0 +1,116 @@
+"""Every rule that a layout breaks or bends, all at once, each priced and with its nearest alternative.
+
+Hard rules stop a run: the memory of a chip, the chips of a cluster. Soft ones are paid for: dims that do not
+divide are padded, KV heads that are too few are kept many times, layers that do not divide leave stages idle.
+Knows nothing about choosing between layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from partita.cost.prediction import Prediction, predict
+from partita.planner.rule import Rule, either, nearest_divisors
+from partita.planner.rules_tokens import token_rules
+from partita.planner.rules_weights import weight_rules
+from partita.sharding.mesh import Mesh
+from partita.specs.cluster import Cluster
+from partita.specs.units import format_bytes
+
+__all__ = ["Rule", "broken_rules", "mesh_rule"]
+
+
+def broken_rules(prediction: Prediction) -> list[Rule]:
+    """The rules one phase's layout breaks, hard ones first; empty where everything divides and fits."""
+    return [
+        *_memory(prediction),
+        *weight_rules(prediction),
+        *_stages(prediction),
+        *token_rules(prediction),
+    ]
+
+
+def mesh_rule(mesh: Mesh, cluster: Cluster, stages: int = 1) -> Rule | None:
+    """The rule that a mesh (times pipeline stages) takes all the chips; None where it does.
+
+    Apart from `broken_rules`, since nothing can be priced on such a mesh.
+    """
+    taken = mesh.chips * stages
+    if taken == cluster.chips:
+        return None
+    own = Mesh.of(tuple(cluster.shape))
+    staged = f" in each of {stages} stages" if stages > 1 else ""
+    fitting = f"--mesh {own} has them" if stages == 1 else f"give a mesh of {cluster.chips / stages:g} chips"
+    return Rule(
+        name="mesh",
+        hard=True,
+        message=f"mesh {mesh} has {mesh.chips} chips{staged}, {cluster.name} has {cluster.chips}",
+        alternative=fitting,
+        size=cluster.chips,
+        needed=taken,
+    )
+
+
+def _memory(prediction: Prediction) -> Iterator[Rule]:
+    memory = prediction.memory_bytes
+    total, capacity = memory["total"], memory["capacity"]
+    if total <= capacity:
+        return
+    held = {part: size for part, size in memory.items() if part not in ("total", "capacity") and size}
+    parts = " + ".join(f"{part} {format_bytes(size)}" for part, size in held.items())
+    yield Rule(
+        name="memory",
+        hard=True,
+        message=f"memory: {parts} = {format_bytes(total)} of {format_bytes(capacity)} per chip",
+        alternative=_what_fits(prediction),
+        size=capacity,
+        needed=total,
+        bytes_per_chip=float(total - capacity),
+    )
+
+
+def _what_fits(prediction: Prediction) -> str:
+    """The largest batch or longest context of this layout, else the chips its weights alone would take."""
+    found = []
+    if prediction.max_batch:
+        found.append(f"a batch of {prediction.max_batch:,}")
+    if prediction.max_context:
+        word = "prompts" if prediction.phase == "prefill" else "a context"
+        found.append(f"{word} of {prediction.max_context:,} tokens")
+    if found:
+        return f"{' or '.join(found)} would fit"
+    memory, chips = prediction.memory_bytes, prediction.setting.cluster.chips
+    room = memory["capacity"] - memory.get("runtime", 0)
+    if memory["weights"] <= room:
+        return "no batch and no context fits beside the weights; more chips or int8 weights leave room"
+    least = -(-chips * memory["weights"] // room)
+    return f"the weights alone, split like this, take {least:,} chips or more"
+
+
+def _stages(prediction: Prediction) -> Iterator[Rule]:
+    """The longest stage decides; a step is linear in its layers: two prices give that of the even split."""
+    setting = prediction.setting
+    stages, layers = getattr(setting, "stages", 1), setting.model.layers
+    fewest, extra = divmod(layers, stages)
+    if not extra:
+        return
+    longest = fewest + 1
+    bytes_saved = seconds_saved = 0.0
+    if fewest:
+        even = replace(setting, model=setting.model.model_copy(update={"layers": fewest * stages}))
+        shorter = predict(even, prediction.phase, prediction.layout.roles, prediction.layout.storage)
+        idle = 1 - extra / stages  # of a layer, on average over the stages
+        bytes_saved = idle * (prediction.memory_bytes["total"] - shorter.memory_bytes["total"])
+        seconds_saved = max(0.0, idle * (prediction.step_seconds - shorter.step_seconds))
+    yield Rule(
+        name="stages",
+        hard=False,
+        message=f"stages: {layers} layers in {stages} stages: the longest has {longest}, "
+        f"an even one {layers / stages:.2f}",
+        alternative=f"{either(nearest_divisors(layers, stages))} stages divide {layers} layers",
+        size=layers,
+        needed=longest * stages,
+        bytes_per_chip=bytes_saved,
+        step_seconds=seconds_saved,
+    )

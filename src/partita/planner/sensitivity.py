@@ -1,0 +1,153 @@
+"""What faster links, memory or compute, or more memory, would change: the chosen pair priced on other chips.
+
+Each change is made alone, 10% unless told otherwise, to every chip and every axis of the fabric. Knows
+nothing about which layouts there are; a `choose` callback tells whether the choice would change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from partita.cost.prediction import Setting, predict
+from partita.errors import InputError
+from partita.specs.cluster import Cluster
+
+if TYPE_CHECKING:
+    from partita.planner.pair import Objective, Pair
+
+WHAT = {
+    "links": "faster links",
+    "memory": "faster memory",
+    "compute": "more FLOP/s",
+    "capacity": "more memory",
+}
+"""The changes, and how a sentence names them."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """One change, and the objective before and after: seconds, chip-seconds per output token, or tokens."""
+
+    what: str
+    more: float
+    """Relative change, 0.1 for 10%."""
+    objective: str
+    before: float
+    after: float
+    choice: str | None
+    """Prefill's and decode's layouts that would then be chosen; None where that was not asked."""
+    changes_choice: bool | None
+    after_choosing: float | None
+    """The objective of that choice."""
+
+    @property
+    def change(self) -> float:
+        """Relative change of the objective for the same layouts: -0.04 is 4% less."""
+        return self.after / self.before - 1 if self.before else 0.0
+
+    @property
+    def elasticity(self) -> float:
+        """d log(objective) / d log(change): -1 where the objective is inversely proportional to it."""
+        if not (self.before and self.after):
+            return 0.0
+        return math.log(self.after / self.before) / math.log1p(self.more)
+
+    def __str__(self) -> str:
+        text = f"{self.more:.0%} {WHAT[self.what]}: {self.objective} {self._changed(self.change)}"
+        if self.changes_choice and self.after_choosing is not None and self.before:
+            chosen = self._changed(self.after_choosing / self.before - 1)
+            return f"{text}; {self.choice} would be chosen, {chosen}"
+        return text + ("; same layouts" if self.changes_choice is False else "")
+
+    def _changed(self, change: float) -> str:
+        if abs(change) < 0.0005:
+            return "unchanged"
+        return f"{abs(change):.1%} {'more' if change > 0 else 'less'}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "more": self.more,
+            "objective": self.objective,
+            "bound": {
+                "before": self.before,
+                "after": self.after,
+                "change": self.change,
+                "elasticity": self.elasticity,
+                "after_choosing": self.after_choosing,
+            },
+            "choice": self.choice,
+            "changes_choice": self.changes_choice,
+        }
+
+
+def sensitivities(
+    pair: Pair,
+    objective: Objective,
+    *,
+    more: float = 0.1,
+    what: Sequence[str] = tuple(WHAT),
+    choose: Callable[[Setting], Pair] | None = None,
+) -> list[Sensitivity]:
+    """The objective of the same pair after each change of `what`, one at a time.
+
+    `choose(setting)` searches anew on the changed chips and returns the pair it would take; what that costs
+    is the caller's. Memory capacity changes no time of a given pair: only its context, or the choice.
+    Raises InputError on `what` where it is none of `WHAT`, on `more` where it is not above zero.
+    """
+    if not 0 < more < math.inf:
+        raise InputError("more", more, "a part above zero is accepted, such as 0.1 for 10%")
+    before, found = _good(pair, objective), []
+    for name in what:
+        cluster = changed_cluster(pair.decode.setting.cluster, name, more)
+        after = _good(_on(pair, cluster), objective)
+        choice = changes = after_choosing = None
+        if choose is not None:
+            other = choose(replace(pair.decode.setting, cluster=cluster))
+            choice, changes = _names(other), _names(other) != _names(pair)
+            after_choosing = _good(other, objective)
+        found.append(Sensitivity(name, more, objective, before, after, choice, changes, after_choosing))
+    return found
+
+
+def changed_cluster(cluster: Cluster, what: str, more: float) -> Cluster:
+    """The cluster with 1 + `more` times the links, memory bandwidth, peak FLOP/s or memory of each chip."""
+    chip, factor = cluster.chip, 1 + more
+    if what == "links":
+        fabric = tuple(
+            axis.model_copy(update={"link_bandwidth": axis.link_bandwidth * factor})
+            for axis in cluster.fabric
+        )
+        return cluster.model_copy(update={"fabric": fabric})
+    updates: dict[str, dict[str, Any]] = {
+        "memory": {"hbm_bandwidth": chip.hbm_bandwidth * factor},
+        "compute": {"peak_flops": {name: peak * factor for name, peak in chip.peak_flops.items()}},
+        "capacity": {"hbm_bytes": int(chip.hbm_bytes * factor)},
+    }
+    if what not in updates:
+        raise InputError("what", what, f"accepted are {', '.join(WHAT)}")
+    return cluster.model_copy(update={"chip": chip.model_copy(update=updates[what])})
+
+
+def _on(pair: Pair, cluster: Cluster) -> Pair:
+    """The same layouts, storage and workload on other chips."""
+    phases = {}
+    for phase in ("prefill", "decode"):
+        was = getattr(pair, phase)
+        setting = replace(was.setting, cluster=cluster)
+        phases[phase] = predict(setting, phase, was.layout.roles, was.layout.storage)
+    return replace(pair, **phases)
+
+
+def _good(pair: Pair, objective: Objective) -> float:
+    """The objective as people read it: seconds, chip-seconds per output token, or tokens of context."""
+    return abs(pair.score(objective))
+
+
+def _names(pair: Pair) -> str:
+    setting, stages = pair.decode.setting, getattr(pair.decode.setting, "stages", 1)
+    staged = f" in {stages} stages" if stages > 1 else ""
+    return f"{pair.prefill.layout.roles} and {pair.decode.layout.roles} on {setting.mesh}{staged}"

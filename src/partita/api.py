@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from partita.cost.prediction import Setting
-from partita.planner.plan import Objective, Plan, make_plan, make_plan_any_batch, parse_objective
+from partita.planner.ask import Ask
+from partita.planner.chips import parse_clusters
+from partita.planner.pair import Objective, parse_objective
+from partita.planner.plan import Plan, best_plan
 from partita.sharding.mesh import Mesh, parse_mesh
-from partita.specs.cluster import Cluster, parse_cluster
+from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 from partita.specs.resolve import resolve_model
-from partita.specs.units import parse_duration
+from partita.specs.units import parse_duration, parse_rate
 from partita.specs.workload import Workload
 
 
@@ -21,39 +24,54 @@ def plan(
     *,
     prompt: int = 2048,
     output: int = 64,
+    prefix: int = 0,
     batch: int | str = "auto",
-    prefill_batch: int | None = None,
+    prefill_batch: int | str | None = None,
+    samples: int = 1,
     context: int | None = None,
+    chunk: int | str | None = None,
     objective: Objective = "latency",
     mesh: str | Mesh | None = None,
-    formats: Formats | None = None,
+    stages: int | None = None,
+    formats: Formats | Sequence[Formats] | None = None,
     max_ttft: str | None = None,
     max_tpot: str | None = None,
+    max_chips: int | None = None,
+    rate: str | None = None,
     top: int = 5,
 ) -> Plan:
     """The best layouts of both phases, as `partita plan` chooses them; arguments as its options.
 
-    Raises InputError for wrong input, and where nothing fits or keeps the limits.
+    `on` may be `h100:auto`, and `formats` several, to choose from. Raises InputError for wrong input, and
+    where nothing fits or keeps the limits.
     """
-    described = resolve_model(model, {".gguf": _model_from_gguf}) if isinstance(model, str) else model
-    cluster = parse_cluster(on) if isinstance(on, str) else on
-    shape = parse_mesh(mesh) if isinstance(mesh, str) else mesh or Mesh.of(cluster.shape)
-    auto = batch == "auto"
-    workload = Workload(
-        prompt=prompt,
-        output=output,
-        batch=1 if auto else batch,  # type: ignore[arg-type]  # Workload refuses what is no number
-        prefill_batch=prefill_batch,
-        context=context,
-    )
-    search = make_plan_any_batch if auto else make_plan
-    return search(
-        Setting(described, cluster, shape, formats or Formats(), workload),
-        parse_objective(objective),
+    choices = [formats] if isinstance(formats, Formats) else list(formats or [Formats()])
+    ask = Ask(
+        model=resolve_model(model, {".gguf": _model_from_gguf}) if isinstance(model, str) else model,
+        clusters=tuple(parse_clusters(on, max_chips)) if isinstance(on, str) else (on,),
+        formats=tuple(choices),
+        workload=Workload(
+            prompt=prompt,
+            output=output,
+            prefix=prefix,
+            # Workload refuses what is no number
+            batch=1 if batch == "auto" else batch,  # type: ignore[arg-type]
+            prefill_batch=None if prefill_batch == "auto" else prefill_batch,  # type: ignore[arg-type]
+            samples=samples,
+            context=context,
+            chunk=None if chunk == "auto" else chunk,  # type: ignore[arg-type]
+        ),
+        objective=parse_objective(objective),
+        auto_batch=batch == "auto",
+        auto_prefill_batch=prefill_batch == "auto",
+        auto_chunk=chunk == "auto",
+        mesh=parse_mesh(mesh) if isinstance(mesh, str) else mesh,
+        stages=stages,
         max_ttft=None if max_ttft is None else parse_duration(max_ttft, "max_ttft"),
         max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max_tpot"),
-        top=top,
+        rate=None if rate is None else parse_rate(rate, "rate"),
     )
+    return best_plan(ask.questions(), top=top)
 
 
 def _model_from_gguf(path: Path) -> Model:

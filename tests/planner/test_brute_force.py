@@ -14,7 +14,8 @@ import pytest
 
 from partita.cost.prediction import Setting, predict
 from partita.planner import Objective, Pair, Question, best_plan
-from partita.planner.search import keeps_limits, resized
+from partita.planner.question import resized
+from partita.planner.search import keeps_limits
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole

@@ -10,6 +10,7 @@ from partita.cli import generate
 from partita.cli import options as o
 from partita.cli.output import progress_console, show, show_json
 from partita.cli.verify import as_json, table
+from partita.planner.answers import Answers
 from partita.planner.plan import Plan, make_plan
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
@@ -31,10 +32,10 @@ def command(
     """Plan PaLM 540B on 64 TPU v4; run SmolLM2 on 8 CPU devices; compare predicted and counted bytes."""
     plans = {name: _plan(*workload) for name, workload in _WORKLOADS.items()}
     if not json:
-        from partita.report.tables import plan
+        from partita.report.plan import plan
 
         for name, found in plans.items():
-            show(f"\n== {name} ==", plan(found))
+            show(f"\n== {name} ==", plan(Answers(found)))
         show(
             "The paper ran wg-xyz for this offline prefill; by its own formula the switch from wg-xy comes "
             "at 16 F tokens for two matrices and half as far again for SwiGLU's third.",

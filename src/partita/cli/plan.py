@@ -1,78 +1,153 @@
-"""`partita plan`: the best layout of each phase for a workload."""
+"""`partita plan`: the best layout of each phase for a workload, on given chips or on as many as are best."""
 
 from __future__ import annotations
 
 import json as jsonlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from partita.cli import options as o
-from partita.cli.output import show, show_json
+from partita.cli import plan_options as p
+from partita.cli.output import progress_console, show, show_json
 from partita.errors import InputError
 from partita.files import write_whole
-from partita.planner.plan import make_plan, make_plan_any_batch, parse_objective
-from partita.specs.units import parse_duration
-from partita.specs.workload import Workload
+from partita.planner.answers import Answers
+from partita.planner.ask import Ask
+from partita.planner.chips import parse_clusters
+from partita.planner.plan import Plan, best_plan
+from partita.planner.pools import Pools, plan_pools
+from partita.planner.question import Question
+from partita.planner.saved import load_plan
+from partita.specs.units import parse_price
+
+_SHOWN_FROM = 4
+"""Questions from which on progress is shown."""
 
 
 def command(
     model: o.ModelName,
-    on: o.ClusterName,
-    prompt: Annotated[int, typer.Option("--prompt", help="Prompt tokens of each sequence.")] = 2048,
-    output: Annotated[int, typer.Option("--output", help="Tokens each sequence generates.")] = 64,
-    batch: Annotated[str, typer.Option("--batch", help="Sequences decoded together, or auto.")] = "auto",
-    prefill_batch: Annotated[
-        int | None, typer.Option("--prefill-batch", help="Sequences prefilled together.")
-    ] = None,
+    on: p.ClusterOrFamily,
+    prompt: p.Prompt = None,
+    output: p.Output = None,
+    prefix: p.Prefix = None,
+    trace: p.Trace = None,
+    regime: p.RegimeName = None,
+    batch: p.BatchText = None,
+    prefill_batch: p.PrefillBatch = None,
+    samples: Annotated[int, typer.Option("--samples", help="Sequences generated for each prompt.")] = 1,
     context: Annotated[
         int | None, typer.Option("--context", help="Tokens the cache holds; prompt + output unless given.")
     ] = None,
-    weights: o.Weights = "bf16",
-    kv: o.Kv = "bf16",
+    chunk: p.Chunk = None,
+    weights: p.WeightsText = None,
+    kv: p.KvText = None,
     activations: o.Activations = "bf16",
     reduce: o.Reduce = "f32",
-    objective: Annotated[
-        str, typer.Option("--objective", help="latency, cost, throughput or context.")
-    ] = "latency",
-    max_ttft: Annotated[str | None, typer.Option("--max-ttft", help="Limit on prefill: 300ms.")] = None,
-    max_tpot: Annotated[str | None, typer.Option("--max-tpot", help="Limit on a decode step: 30ms.")] = None,
+    objective: p.ObjectiveText = None,
+    max_ttft: p.MaxTtft = None,
+    max_tpot: p.MaxTpot = None,
+    max_chips: p.MaxChips = None,
+    memory: p.Memory = None,
+    rate: p.Rate = None,
+    price: Annotated[
+        str | None, typer.Option("--price", help="Of one chip for an hour, in your currency: 2.5.")
+    ] = None,
     mesh: o.MeshText = None,
+    stages: p.Stages = None,
+    disaggregate: Annotated[
+        bool, typer.Option("--disaggregate", help="Also plan prefill and decode on pools of their own.")
+    ] = False,
     top: Annotated[int, typer.Option("--top", help="How many pairs of layouts to list.")] = 5,
+    compare: Annotated[
+        Path | None, typer.Option("--compare", help="A saved plan to set beside this one.")
+    ] = None,
+    engines: Annotated[
+        bool, typer.Option("--engines", help="Also print the plan in other engines' terms.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the frontier into a .png or .svg file.")
+    ] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write the plan as JSON.")] = None,
     json: o.AsJson = False,
 ) -> None:
     """Choose the layouts of both phases that serve the objective best, by the bound."""
-    goal = parse_objective(objective)
-    auto = batch == "auto"
-    if not auto and not (batch.isdecimal() and len(batch) < 20):
-        raise InputError("batch", batch, "a whole number of at least 1, or auto, is accepted")
-    if auto and prefill_batch is not None:
-        raise InputError(
-            "prefill-batch", prefill_batch, "needs --batch N: with auto both phases have one batch"
-        )
-    workload = Workload(
-        prompt=prompt,
-        output=output,
-        batch=1 if auto else int(batch),
-        prefill_batch=prefill_batch,
-        context=context,
-    )
-    setting = o.read_setting(model, on, mesh, workload, o.read_formats(weights, kv, activations, reduce))
-    search = make_plan_any_batch if auto else make_plan
-    found = search(
-        setting,
-        goal,
-        max_ttft=None if max_ttft is None else parse_duration(max_ttft, "max-ttft"),
-        max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max-tpot"),
-        top=top,
-    )
-    if save is not None:
-        write_whole(save, jsonlib.dumps(found.as_json(), indent=1) + "\n", "save")
-    if json:
-        show_json(found.as_json())
-        return
-    from partita.report.tables import plan
+    ask, traffic = p.read_ask(locals())
+    paid = None if price is None else parse_price(price)
+    other = None if compare is None else load_plan(compare)
+    if plot is not None:
+        from partita.report.plots import check_path
 
-    show(plan(found))
+        check_path(plot)
+    questions = ask.questions()
+    with _progress(len(questions)) as step:
+        found = best_plan(questions, top=top, progress=step)
+    pools = _pools(ask, on) if disaggregate else None
+    answers = Answers(found, traffic, ask.rate, _price(found, paid))
+    if plot is not None:
+        from partita.report.frontier import plot_frontier
+
+        plot_frontier(found, plot)
+    if json or save is not None:
+        written = _as_json(answers, pools, other)
+        if save is not None:
+            write_whole(save, jsonlib.dumps(written, indent=1) + "\n", "save")
+        if json:
+            show_json(written)
+            return
+    from partita.report.plan import plan
+
+    show(plan(answers, pools, other, engines=engines))
+
+
+def _as_json(answers: Answers, pools: Pools | None, other: Any) -> dict[str, Any]:
+    from partita.planner.compare import compare
+    from partita.report.answers import answers_json
+
+    plan = answers.plan
+    found = plan.as_json()
+    found |= answers_json(answers.rules, answers.crossovers, answers.sensitivities, answers.other_engines)
+    found["server"] = answers.server.as_json(answers.rate, answers.price)
+    found["traffic"] = None if answers.traffic is None else answers.traffic.as_json()
+    found["disaggregated"] = None if pools is None else pools.as_json()
+    found["comparison"] = None if other is None else compare(plan, other).as_json()
+    return found
+
+
+def _price(plan: Plan, given: float | None) -> float | None:
+    """Of a chip-hour: as given, else as the cluster's file says."""
+    return plan.decode.setting.cluster.chip.price_per_hour if given is None else given
+
+
+def _pools(ask: Ask, on: str) -> Pools:
+    """Units of the same family, of all sizes up to the cluster's chips."""
+    family = on.partition(":")[0]
+    most = ask.clusters[-1].chips
+    if on.lower().endswith(".toml"):
+        raise InputError(
+            "disaggregate", on, "needs a family of the catalogue, whose smaller clusters it knows"
+        )
+    return plan_pools(ask, parse_clusters(f"{family}:auto", most), most)
+
+
+@contextmanager
+def _progress(steps: int) -> Iterator[Callable[[Question], None] | None]:
+    """Shows how far a search over many clusters and formats is; nothing where there are few."""
+    if steps < _SHOWN_FROM:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=progress_console(), transient=True) as bar:
+        task = bar.add_task("searching", total=steps)
+
+        def step(question: Question) -> None:
+            name = question.cluster.name + (f", {question.stages} stages" if question.stages > 1 else "")
+            bar.update(task, description=f"searching {name}")
+            bar.advance(task)
+
+        yield step

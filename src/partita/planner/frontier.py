@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from partita.cost.prediction import Phase, Prediction
-from partita.planner.search import Exact, Tables
+from partita.planner.exact import Exact
+from partita.planner.phases import Tables
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def frontier(tables: Sequence[Tables], most: int = 40) -> tuple[Point, ...]:
             )
             seconds = np.where(fits, table.seconds, np.inf)
             for b, row in enumerate(seconds.argmin(axis=0)):
-                tokens = table.batches[b] * (1 if phase == "decode" else question.new_tokens)
+                tokens = table.batches[b] * (1 if phase == "decode" else question.workload.new_tokens)
                 if np.isfinite(seconds[row, b]):
                     cost = float(seconds[row, b]) * question.cluster.chips / tokens
                     cells.append((float(seconds[row, b]), cost, place, int(row), b))

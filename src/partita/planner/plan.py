@@ -16,17 +16,17 @@ import numpy as np
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
+from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier
 from partita.planner.misfit import nearest, too_large, too_slow
 from partita.planner.pair import Objective, Pair
+from partita.planner.phases import Tables, price
+from partita.planner.question import Question
 from partita.planner.reasons import reasons
 from partita.planner.saved import SCHEMA, setting_as_json
-from partita.planner.search import Exact, Question, Tables, best_pairs, price
+from partita.planner.search import best_pairs
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
-
-BATCHES = tuple(2**i for i in range(13))
-"""Batches tried where the batch is left to the planner."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Plan:
     runners_up: tuple[Pair, ...]
     reasons: tuple[str, ...]
     tables: tuple[Tables, ...] = ()
+    named: tuple[Pair, ...] = ()
+    """The paper's layouts on the same chips, the same in both phases: what the reasons compare with."""
 
     @property
     def prefill(self) -> Prediction:
@@ -46,6 +48,10 @@ class Plan:
     @property
     def decode(self) -> Prediction:
         return self.chosen.decode
+
+    def predictions(self) -> tuple[Prediction, Prediction]:
+        """Prefill and decode."""
+        return self.prefill, self.decode
 
     @cached_property
     def frontier(self) -> tuple[Point, ...]:
@@ -146,12 +152,12 @@ def best_plan(
     objective = questions[0].objective
     if not found:
         raise _refusal(tables)
+    # of equals, chips and stages asked for first
     ranked = sorted(found, key=lambda pair: float(f"{pair.score(objective):.9g}"))
     chosen = ranked[0]
     named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, questions)))
-    return Plan(
-        objective, chosen, tuple(ranked[1:top]), tuple(reasons(objective, chosen, named)), tuple(tables)
-    )
+    why = tuple(reasons(objective, chosen, named))
+    return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
 
 
 def _check(question: Question) -> None:
@@ -166,9 +172,9 @@ def _check(question: Question) -> None:
 
 def _plain_mesh(chosen: Pair, questions: Sequence[Question]) -> Mesh:
     """The mesh that the paper's named layouts are compared on: the user's, else that of the machine."""
-    cluster = chosen.decode.setting.cluster
-    asked = next(q for q in questions if q.cluster == cluster)
-    return asked.mesh or Mesh.of(cluster.shape)
+    setting = chosen.decode.setting
+    asked = next(q for q in questions if q.cluster == setting.cluster)
+    return asked.mesh or Mesh.of(setting.stage_cluster.shape)
 
 
 def named_pairs(setting: Setting) -> list[Pair]:

@@ -1,22 +1,25 @@
 """Disaggregation: prefill and decode on chips of their own, each pool with its own copies of the weights.
 
 A pool is a number of equal units, each a cluster in one layout; keys and values of every prompt cross from
-one pool to the other. Pool sizes are balanced to the traffic: both pools take requests at one rate. Knows nothing
+one pool to the other. Pool sizes are balanced to the traffic: both take requests at one rate. Knows nothing
 about queues.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from partita.cost.prediction import Phase, Prediction
 from partita.errors import InputError
+from partita.planner.ask import Ask
+from partita.planner.exact import Exact
 from partita.planner.pair import prompts_of
-from partita.planner.search import Exact, Tables
+from partita.planner.phases import Tables, price
+from partita.specs.cluster import Cluster
 from partita.specs.formats import BYTES
 from partita.specs.units import format_seconds
 
@@ -92,6 +95,17 @@ class Pools:
         }
 
 
+def plan_pools(ask: Ask, clusters: Sequence[Cluster], max_chips: int) -> Pools:
+    """The cheapest pools whose units are of these clusters; batches are chosen, and no unit is a pipeline.
+
+    Errors as those of `best_pools` and `Ask.questions`.
+    """
+    units = replace(
+        ask, clusters=tuple(clusters), objective="cost", auto_batch=True, stages=1, mesh=None, rate=None
+    )
+    return best_pools([price(question) for question in units.questions()], max_chips)
+
+
 def best_pools(tables: Sequence[Tables], max_chips: int) -> Pools:
     """The cheapest pools of at most `max_chips` chips that keep the limits; `tables` are the units there are.
 
@@ -113,7 +127,7 @@ def best_pools(tables: Sequence[Tables], max_chips: int) -> Pools:
 
 
 def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
-    """Of every cluster the unit that takes most prompts a second; only those no smaller one beats per chip."""
+    """Of every cluster the unit that takes most prompts a second, unless a smaller one beats it per chip."""
     found: list[Unit] = []
     fastest = np.inf
     for each in sorted(tables, key=lambda table: table.question.cluster.chips):

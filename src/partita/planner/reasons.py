@@ -9,7 +9,7 @@ from partita.cost.prediction import Prediction
 from partita.specs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from partita.planner.plan import Pair
+    from partita.planner.pair import Pair
 
 _BINDS = {
     "compute": "the matmuls bind",

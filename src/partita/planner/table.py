@@ -1,8 +1,8 @@
 """One phase of a model in every layout of the space at many batches, priced in a few passes.
 
-What is priced is the phase alone: its own storage order and no permutation of shards, both of which the
-other phase can only make dearer. So the seconds are a lower bound of those of any pair of layouts the row stands in,
-and the search prices the pairs themselves only among the best.
+What is priced is the phase alone: its own storage order and no permutation of shards. The other phase can
+only make that dearer, so the seconds are a lower bound of those of any pair of layouts the row stands in; the
+search prices the pairs themselves, the best of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from partita.cost.bound import Bound, bound, peaks
+from partita.cost.parts import Part
 from partita.cost.prediction import Phase
 from partita.cost.step import Step, price_step
 from partita.planner.letters import layout, links, spread
@@ -66,18 +67,21 @@ def price_table(
     *,
     queries: int,
     context: float | None,
+    part: Part | None = None,
 ) -> Table:
     """Prices every row of `counts` at every batch.
 
-    Prompts of `queries` tokens, or, with a `context`, steps of `queries` tokens on that many cached positions.
+    Prompts of `queries` tokens, or, with a `context`, steps of `queries` tokens on so many cached positions.
+    `part`: of the model, where it is not the whole.
     """
     shape = (len(counts), len(batches))
     seconds, held, kv = np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
-    for part, step, time, legal in passes(
-        model, chip, ground, formats, phase, kinds, counts, batches, queries=queries, context=context
+    options = {"queries": queries, "context": context, "part": part}
+    for chosen, step, time, legal in passes(
+        model, chip, ground, formats, phase, kinds, counts, batches, **options
     ):
-        seconds[part] = np.where(legal, time.step_seconds, np.inf)
-        held[part], kv[part] = step.memory_bytes, step.kv_bytes
+        seconds[chosen] = np.where(legal, time.step_seconds, np.inf)
+        held[chosen], kv[chosen] = step.memory_bytes, step.kv_bytes
     return Table(ground, phase, tuple(kinds), counts, tuple(batches), seconds, held + chip.runtime_bytes, kv)
 
 
@@ -93,6 +97,7 @@ def passes(
     *,
     queries: int,
     context: float | np.ndarray | None,
+    part: Part | None = None,
 ) -> Iterator[tuple[np.ndarray, Step, Bound, np.ndarray]]:
     """Each pass: its rows, what a step costs, how long it takes, and what is legal [rows, batches].
 
@@ -106,8 +111,8 @@ def passes(
     loose = (counts[:, :, [c for c, kind in enumerate(kinds) if kind.splits_tokens]] > 1).any(axis=(1, 2))
     for group in (np.nonzero(~loose)[0], np.nonzero(loose)[0]):
         for start in range(0, len(group), rows_a_pass):
-            part = group[start : start + rows_a_pass]
-            found = spread(model, ground, kinds, counts[part], batch, queries, int(longest))
+            chosen = group[start : start + rows_a_pass]
+            found = spread(model, ground, kinds, counts[chosen], batch, queries, int(longest))
             sizes, joined = found.sizes(), links(ground, found)
             if deep:
                 sizes = {name: size[:, :, None] for name, size in sizes.items()}
@@ -127,5 +132,6 @@ def passes(
                 queries=queries,
                 context=context,
                 free_permutes=True,
+                part=part,
             )
-            yield part, step, bound(step.ledger, peaks(chip, formats, joined)), found.legal
+            yield chosen, step, bound(step.ledger, peaks(chip, formats, joined)), found.legal

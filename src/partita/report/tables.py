@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from partita.cost.prediction import Prediction
-from partita.planner.plan import Plan
 from partita.specs.units import format_bytes, format_count, format_seconds
 
 
@@ -42,10 +40,13 @@ def predictions(found: list[Prediction]) -> Table:
         "attention splits": [attention_split(p) for p in found],
         "batch": [str(p.batch) for p in found],
         "tokens a step": [f"{p.tokens_per_step:,}" for p in found],
+        "stages": [_stages(p) for p in found],
+        "prompt": [_portions(p) for p in found],
         "step, bound": [format_seconds(p.step_seconds) for p in found],
         "  compute": [format_seconds(float(p.bound.compute_seconds)) for p in found],
         "  memory": [format_seconds(float(p.bound.memory_seconds)) for p in found],
         "  communication": [format_seconds(float(p.bound.communication_seconds)) for p in found],
+        "  waiting for other stages": [_wait(p) for p in found],
         "phase, bound": [format_seconds(p.total_seconds) for p in found],
         "binds": [p.bound.binds for p in found],
         "MFU (2N a token), at most": [f"{p.mfu:.1%}" for p in found],
@@ -55,6 +56,8 @@ def predictions(found: list[Prediction]) -> Table:
         "largest batch": [format_count(p.max_batch) for p in found],
     }
     for name, cells in rows.items():
+        if not any(cells):
+            continue
         table.add_row(name, *(Text(cell) for cell in cells))
     if found[0].padding:
         for p in found:
@@ -66,36 +69,30 @@ def predictions(found: list[Prediction]) -> Table:
 
 def _memory(prediction: Prediction) -> str:
     memory = prediction.memory_bytes
-    parts = ", ".join(f"{part} {format_bytes(memory[part])}" for part in ("weights", "kv", "activations"))
+    names = ("weights", "kv", "activations", *(["runtime"] if memory["runtime"] else []))
+    parts = ", ".join(f"{part} {format_bytes(memory[part])}" for part in names)
     return f"{format_bytes(memory['total'])} of {format_bytes(memory['capacity'])}: {parts}"
 
 
-def plan(found: Plan) -> Group:
-    """The chosen layouts, why, and by how much the others lose."""
-    setting = found.decode.setting
-    workload = setting.workload
-    head = Text(
-        f"{setting.model.name} ({format_count(setting.model.parameters)} parameters) on "
-        f"{setting.cluster.name}, mesh {setting.mesh}: prompts of {workload.prompt}, outputs of "
-        f"{workload.output} tokens, weights {setting.formats.weights}, for {found.objective}",
-        style="bold",
-    )
-    why = columns("why")
-    for reason in found.reasons:
-        why.add_row(Text(reason))
-    others = columns("runner-up: prefill", "decode", "latency", "chip-ms per output token", "loses by")
-    for row in found.as_json()["runners_up"]:
-        others.add_row(
-            row["prefill"],
-            row["decode"],
-            format_seconds(row["latency_seconds"]),
-            f"{row['chip_seconds_per_output_token'] * 1e3:.3g}",
-            f"{row['loses_by']:.1%}",
-        )
-    total = Text(
-        f"latency of one request {format_seconds(found.chosen.latency_seconds)} "
-        f"(moving its keys and values between the layouts {format_seconds(found.chosen.switch_seconds)}), "
-        f"{found.chosen.chip_seconds_per_output_token * 1e3:.3g} chip-ms per output token; bounds: "
-        "no run on these chips can be faster, real runs are slower"
-    )
-    return Group(head, predictions([found.prefill, found.decode]), total, Text(), why, Text(), others)
+def _stages(prediction: Prediction) -> str:
+    """Layers of each stage and what passes them: "35, 35 and 35 layers, 3 microbatches of 2"."""
+    setting = prediction.setting
+    if setting.stages == 1:
+        return ""
+    *first, last = (f"{part.layers}" for part in setting.parts)
+    count, size = prediction.work.microbatches
+    return f"{', '.join(first)} and {last} layers, {count} microbatches of {size}"
+
+
+def _wait(prediction: Prediction) -> str:
+    return format_seconds(prediction.idle_seconds) if prediction.setting.stages > 1 else ""
+
+
+def _portions(prediction: Prediction) -> str:
+    """What of a prompt is cached and in how many steps the rest is read; empty where it is read at once."""
+    workload = prediction.setting.workload
+    if prediction.phase != "prefill" or (not workload.prefix and prediction.steps == 1):
+        return ""
+    cached = f"{workload.prefix:,} of {workload.prompt:,} tokens cached, " if workload.prefix else ""
+    steps = f"in {prediction.steps:,} steps" if prediction.steps > 1 else "in 1 step"
+    return f"{cached}{workload.new_tokens:,} read {steps}"

@@ -16,12 +16,27 @@ from dataclasses import dataclass
 
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
+from partita.sharding.weights import weight_shardings
+from partita.specs.latent import Latent
 from partita.specs.model import Model
 
 
 def ceil_to(size, multiple):
     """The next multiple of `multiple` from `size` up; both may be NumPy arrays."""
     return -(-size // multiple) * multiple
+
+
+def latent_sizes(latent: Latent, shards) -> dict:
+    """Sizes of latent attention's dims [Q C D P R U], of which Q, C and D are split over `shards` chips."""
+    rank = ceil_to(latent.kv_rank, shards)
+    return {
+        "Q": ceil_to(latent.query_rank or 1, shards),
+        "C": rank,
+        "D": ceil_to(latent.nope_dim, shards),
+        "P": latent.rope_dim,
+        "R": rank + latent.rope_dim,
+        "U": latent.value_dim,
+    }
 
 
 def product(sizes, axes: str):
@@ -47,12 +62,12 @@ class Storage:
     padded_axes: str  # every axis that splits a weight in either phase: E, F and V are padded for these
 
     def padded(self, model: Model, sizes) -> dict:
-        """Sizes of the weights' dims [E F K G D V M N], padded so that every split divides.
+        """Sizes of the dims of weights [E F K G D V] and of latent attention, padded so that all splits divide.
 
         `sizes` maps axes to ints or NumPy arrays; the result has the same kind of numbers.
         """
         whole = product(sizes, self.padded_axes)
-        return {
+        found = {
             "E": ceil_to(model.d_model, whole),
             "F": ceil_to(model.d_ff, whole),
             "V": ceil_to(model.vocabulary, whole),
@@ -60,24 +75,13 @@ class Storage:
             "G": ceil_to(model.group, product(sizes, self.g_axes)),
             "D": model.head_dim,
         }
+        if model.latent is not None:
+            found |= latent_sizes(model.latent, product(sizes, self.e))
+        return found
 
     def weights(self, model: Model) -> dict[str, str]:
         """Sharding of every parameter; those of a layer are stacked over layers in front."""
-        found = {
-            "embed": f"V_{self.f} E_{self.e}",
-            "q": f"E_{self.e} K_{self.fk} G_{self.fg} D",
-            "kv": f"E_{self.e}{self.fg} M K_{self.fk} D",
-            "o": f"K_{self.fk} G_{self.fg} D E_{self.e}",
-            "ffn_in": f"E_{self.e} M F_{self.f}",
-            "ffn_out": f"F_{self.f} E_{self.e}",
-        }
-        if not model.tied_embedding:
-            found["unembed"] = found["embed"]
-        if model.norm_vectors:
-            found |= dict.fromkeys(("norm", "final_norm"), "M E")
-            if model.block == "serial":
-                found["ffn_norm"] = "M E"
-        return found
+        return weight_shardings(model, self.e, self.f, self.fg, self.fk)
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,11 @@ class Layout:
     def cache(self) -> str:
         """One layer's keys and values [2, B, S, K, D]; S is dealt out (`deal.py`)."""
         return f"M B_{self.attn_b} S_{self.attn_s} K_{self.attn_k} D"
+
+    @property
+    def latent_cache(self) -> str:
+        """One layer's compressed keys and values [B, S, R]: rows for all heads, replicas over their axes."""
+        return f"B_{self.attn_b} S_{self.attn_s} R"
 
     @property
     def batch_axes(self) -> str:
@@ -151,6 +160,8 @@ def plan_storage(model: Model, mesh: Mesh, decode: Roles, prefill: Roles) -> Sto
         or any(phase[axis] == "f" for phase in usage)
         or any(phase[axis] == "heads" for phase in attends)
     ]
+    # of assignments that are as good, one that does not hang on the order of the mesh
+    splits_heads.sort(key=lambda axis: -mesh.size[axis])
     k_axes = _assign_heads(model, mesh, splits_heads)
     return Storage(
         e="".join(a for a in order if stored.get(a) == "e"),
@@ -231,16 +242,16 @@ def _fill(axes: list[str], size: dict[str, int], room: int, taken: int) -> str:
 
 
 def _assign_heads(model: Model, mesh: Mesh, axes: list[str]) -> str:
-    """Which of `axes` split K (the others split G): least padded heads first, then least KV per chip."""
+    """Which of `axes` split K (the others split G): least padded heads, then least KV a chip, then least in all."""
     size = mesh.size
     alone = "".join(a for a in axes if size[a] == 1)  # these split nothing, whichever dim they are given
     axes = [a for a in axes if size[a] > 1]
 
-    def cost(k_axes: str) -> tuple[int, int]:
+    def cost(k_axes: str) -> tuple[int, int, int]:
         shards = product(size, k_axes)
         kv = ceil_to(model.kv_heads, shards)
         group = ceil_to(model.group, product(size, "".join(a for a in axes if a not in k_axes)))
-        return kv * group, kv // shards
+        return kv * group, kv // shards, kv
 
     subsets = (
         "".join(chosen)

@@ -1,0 +1,114 @@
+"""What a plan is asked besides: its rules, crossovers, sensitivities, server and other engines' words.
+
+Each is found when it is first looked at. Knows nothing about how it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from partita.cost.prediction import Prediction, predict
+from partita.planner.crossover import Crossover, crossovers
+from partita.planner.other_engines import in_other_terms
+from partita.planner.plan import Plan
+from partita.planner.question import resized
+from partita.planner.rule import Rule
+from partita.planner.rules import broken_rules
+from partita.planner.sensitivity import Sensitivity, sensitivities
+from partita.planner.traffic import Server, serve, server_of
+from partita.specs.requests import Traffic
+
+_RIVALS = 12
+"""Layouts of each phase that crossovers are looked for with."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """About one plan.
+
+    traffic: the requests it is for, where they are not all alike. rate: prompts per second. price: of a
+    chip-hour, in the user's currency.
+    """
+
+    plan: Plan
+    traffic: Traffic | None = None
+    rate: float | None = None
+    price: float | None = None
+
+    @cached_property
+    def rules(self) -> dict[str, list[Rule]]:
+        """Every rule that each phase's layout breaks or bends."""
+        return {phase: broken_rules(getattr(self.plan, phase)) for phase in ("prefill", "decode")}
+
+    @cached_property
+    def crossovers(self) -> list[Crossover]:
+        """The nearest batch, context and prompt at which each phase would have another layout."""
+        found: list[Crossover] = []
+        for chosen in (self.plan.prefill, self.plan.decode):
+            found += crossovers(chosen, list(self._rivals(chosen)), evaluations=60)
+        return found
+
+    @cached_property
+    def sensitivities(self) -> list[Sensitivity]:
+        """What 10% faster links, memory or compute, or more memory, would do to the objective."""
+        return sensitivities(self.plan.chosen, self.plan.objective)
+
+    @cached_property
+    def other_engines(self) -> dict[str, Any]:
+        return in_other_terms(self.plan.chosen)
+
+    @cached_property
+    def server(self) -> Server:
+        """The plan under a steady load of its traffic."""
+        return server_of(self.plan.chosen) if self.traffic is None else self._under(self.traffic)
+
+    def _rivals(self, chosen: Prediction) -> Iterator[Prediction]:
+        """Other layouts of a phase on the same chips: the paper's, the runners-up and the frontier's."""
+        setting, seen = chosen.setting, {(chosen.setting.mesh, chosen.layout.roles)}
+        pairs = [*self.plan.runners_up, *self.plan.named]
+        found = [getattr(pair, chosen.phase) for pair in pairs]
+        found += [p.prediction for p in self.plan.frontier if p.prediction.phase == chosen.phase]
+        for other in found:
+            key = (other.setting.mesh, other.layout.roles)
+            alike = (other.setting.cluster, other.setting.formats, other.setting.stages)
+            if key in seen or alike != (setting.cluster, setting.formats, setting.stages):
+                continue
+            seen.add(key)
+            if len(seen) > _RIVALS + 1:
+                return
+            here = replace(other.setting, workload=setting.workload)
+            yield predict(here, chosen.phase, other.layout.roles, other.layout.storage)
+
+    def _under(self, traffic: Traffic) -> Server:
+        chosen = self.plan.chosen
+        setting = chosen.decode.setting
+        batch = chosen.prefill.batch
+
+        def prefill(prompt: np.ndarray, prefix: np.ndarray) -> np.ndarray:
+            return np.array([one(int(p), int(x)) for p, x in zip(prompt, prefix, strict=True)])
+
+        def one(prompt: int, prefix: int) -> float:
+            context = max(setting.workload.context, prompt + 1)
+            sizes = {"prompt": prompt, "prefix": prefix, "context": context}
+            changed = replace(setting, workload=resized(setting.workload, **sizes))
+            layout = chosen.prefill.layout
+            return predict(changed, "prefill", layout.roles, layout.storage).total_seconds / batch
+
+        def step(context: float) -> float:
+            changed = replace(setting, workload=resized(setting.workload, context=max(1, round(context))))
+            layout = chosen.decode.layout
+            return predict(changed, "decode", layout.roles, layout.storage).step_seconds
+
+        return serve(
+            traffic,
+            chips=setting.cluster.chips,
+            slots=chosen.decode.batch,
+            prefill_seconds=prefill,
+            step_seconds=step,
+            samples=setting.workload.samples,
+        )

@@ -1,0 +1,137 @@
+"""What a user asks of the planner, as the questions it is made of: one for each cluster, format and so on.
+
+Knows what is left open ("auto") and what is tried for it; knows no prices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product as every
+
+from partita.cost.parts import split_layers
+from partita.cost.setting import slowest_axis, stage_of
+from partita.errors import InputError
+from partita.planner.pair import Objective, prompts_of
+from partita.planner.question import Question, resized
+from partita.sharding.mesh import Mesh
+from partita.specs.cluster import Cluster
+from partita.specs.formats import Formats
+from partita.specs.model import Model
+from partita.specs.workload import Workload
+
+BATCHES = tuple(2**i for i in range(13))
+"""Batches tried where the batch is left to the planner."""
+
+CHUNKS = (128, 256, 512, 1024, 2048, 4096, 8192)
+"""Tokens of a prompt in one prefill step that are tried where the chunk is left to the planner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A workload to plan for, and what may be chosen.
+
+    workload: its batch and prefill_batch are taken where `auto_batch` and `auto_prefill_batch` do not leave
+    them to the planner. clusters, formats: to choose from. mesh: fixed, for one cluster. stages: of a
+    pipeline; None for every number that divides the nodes. auto_chunk: chunks of a prompt are chosen too. Limits in
+    seconds; rate: prompts per second to sustain. memory_bytes: of one chip, where less than all may be used.
+    """
+
+    model: Model
+    clusters: tuple[Cluster, ...]
+    formats: tuple[Formats, ...]
+    workload: Workload
+    objective: Objective
+    auto_batch: bool = False
+    auto_prefill_batch: bool = False
+    auto_chunk: bool = False
+    mesh: Mesh | None = None
+    stages: int | None = None
+    max_ttft: float | None = None
+    max_tpot: float | None = None
+    rate: float | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Of decode. No larger batch has a lower latency or a longer context, but it may sustain a rate."""
+        if not self.auto_batch:
+            return (self.workload.batch,)
+        return BATCHES[:1] if self.objective in ("latency", "context") and self.rate is None else BATCHES
+
+    @property
+    def prefill_batches(self) -> tuple[int, ...]:
+        if not (self.auto_batch or self.auto_prefill_batch):
+            return (self.workload.prefill_batch,)
+        most = prompts_of(self.workload, self.batches[-1])
+        return tuple(batch for batch in BATCHES if batch <= most)
+
+    @property
+    def chunks(self) -> tuple[int | None, ...]:
+        if not self.auto_chunk:
+            return (self.workload.chunk,)
+        return (None, *(chunk for chunk in CHUNKS if chunk < self.workload.new_tokens))
+
+    def questions(self) -> list[Question]:
+        """Everything to search; raises InputError on what cannot be asked together."""
+        if self.mesh is not None and len(self.clusters) > 1:
+            raise InputError("mesh", self.mesh, "fits one cluster; name one with its shape")
+        found = [
+            Question(
+                self.model,
+                cluster,
+                formats,
+                resized(self.workload, chunk=chunk),
+                self.batches,
+                self.prefill_batches,
+                self.objective,
+                self.max_ttft,
+                self.max_tpot,
+                self.mesh,
+                stages,
+                self.rate,
+                self.auto_chunk or self.workload.chunk is not None,
+            )
+            for cluster in map(self._limited, self.clusters)
+            for stages in self._stages(cluster)
+            for formats, chunk in every(self.formats, self.chunks)
+        ]
+        for question in found:
+            _ = question.ground  # a mesh that does not fit is refused before anything is priced
+        return found
+
+    def _stages(self, cluster: Cluster) -> Iterator[int]:
+        if self.stages is not None:
+            split_layers(self.model, self.stages)
+            stage_of(cluster, self.stages)
+            yield self.stages
+            return
+        yield 1
+        axis = cluster.fabric[slowest_axis(cluster)]
+        if self.mesh is None and axis.kind == "network":
+            most = min(axis.size, self.model.layers)
+            yield from (stages for stages in range(2, most + 1) if axis.size % stages == 0)
+
+    def _limited(self, cluster: Cluster) -> Cluster:
+        """The cluster with no more memory than may be used."""
+        if self.memory_bytes is None:
+            return cluster
+        chip = cluster.chip
+        if not chip.runtime_bytes < self.memory_bytes <= chip.hbm_bytes:
+            raise InputError(
+                "memory",
+                self.memory_bytes,
+                f"more than the {chip.runtime_bytes:,} bytes that the runtime keeps and at most the "
+                f"{chip.hbm_bytes:,} of {chip.name} are accepted",
+            )
+        return cluster.model_copy(update={"chip": chip.model_copy(update={"hbm_bytes": self.memory_bytes})})
+
+
+def formats_of(
+    weights: Sequence[str], kv: Sequence[str], activations: str, reduce: str
+) -> tuple[Formats, ...]:
+    """Every combination of formats to choose from."""
+    return tuple(
+        Formats.model_validate({"weights": w, "kv": k, "activations": activations, "reduce": reduce})
+        for w, k in every(weights, kv)
+    )

@@ -1,0 +1,138 @@
+"""Both phases of a question priced alone: every layout at every batch, and which of them can fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from partita.cost.parts import split_layers
+from partita.cost.pipeline import microbatches
+from partita.cost.setting import Phase
+from partita.planner.question import Question, mean_context
+from partita.planner.space import Ground, classes, count_rows, rows
+from partita.planner.table import Table, price_table
+from partita.specs.formats import BYTES
+
+MOST_CELLS = 100_000
+MOST_ROWS = 20_000
+"""Rows x batches, and rows, of one phase; where there are more, a layout may use fewer mesh axes."""
+
+NEAR = 1e-9
+"""Of two numbers, how far apart rounding may put them."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Both phases of a question priced alone, [rows, batches]."""
+
+    question: Question
+    decode: Table
+    prefill: Table
+
+    @cached_property
+    def decode_seconds(self) -> np.ndarray:
+        """Of all output tokens, at least: at the mean context (a step's time is convex in it)."""
+        return self.decode.seconds * self.question.workload.output
+
+    @cached_property
+    def prefill_seconds(self) -> np.ndarray:
+        """Of a whole prompt, at least."""
+        return self.prefill.seconds * (self.question.workload.new_tokens / self.question.tokens_a_chunk)
+
+    @cached_property
+    def decode_fits(self) -> np.ndarray:
+        """Whether weights and the whole cache can fit; true where in doubt."""
+        question = self.question
+        grown = self.decode.held_bytes
+        if question.model.window is None:
+            more = question.workload.context / mean_context(question.workload) - 1
+            grown = grown + self.decode.kv_bytes * more
+        return np.isfinite(self.decode.seconds) & (grown <= question.cluster.chip.hbm_bytes * (1 + NEAR))
+
+    @cached_property
+    def prefill_fits(self) -> np.ndarray:
+        capacity = self.question.cluster.chip.hbm_bytes * (1 + NEAR)
+        return np.isfinite(self.prefill.seconds) & (self.prefill.held_bytes <= capacity)
+
+    @property
+    def configurations(self) -> int:
+        return self.decode.configurations + self.prefill.configurations
+
+
+def price(question: Question) -> Tables:
+    """Prices every layout of both phases alone."""
+    workload, ground = question.workload, question.ground
+
+    def table(phase: Phase, gathered: bool) -> Table:
+        kinds = classes(question.model, ground, phase, gathered=gathered)
+        decode = phase == "decode"
+        batches = question.batches if decode else question.prefill_batches
+        counts = rows(ground, len(kinds), most_axes(ground, len(kinds), len(batches)))
+        chunked = workload.prefix or question.tokens_a_chunk < workload.new_tokens
+        seen = workload.prefix + (workload.new_tokens + question.tokens_a_chunk) / 2
+        micro = [microbatches(batch, question.stages) for batch in batches]
+        found = price_table(
+            question.model,
+            question.cluster.chip,
+            ground,
+            question.formats,
+            phase,
+            kinds,
+            counts,
+            [size for _, size in micro],
+            queries=1 if decode else question.tokens_a_chunk,
+            context=mean_context(workload) if decode else seen if chunked else None,
+            part=None if question.stages == 1 else split_layers(question.model, question.stages)[0],
+        )
+        if question.stages == 1:
+            return found
+        # the first stage has the most layers; each microbatch takes a turn there, and all their cache stays
+        count = np.array([count for count, _ in micro])
+        turns = np.maximum(count, question.stages) if decode else count + question.stages - 1
+        return replace(
+            found,
+            batches=tuple(batches),
+            seconds=found.seconds * turns,
+            held_bytes=found.held_bytes + found.kv_bytes * (count - 1),
+            kv_bytes=found.kv_bytes * count,
+        )
+
+    decode = table("decode", False)
+    tables = Tables(question, decode, table("prefill", True))
+    if _gathering_may_pay(tables):
+        tables = replace(tables, decode=table("decode", True))
+    return tables
+
+
+def most_axes(ground: Ground, kinds: int, batches: int) -> int:
+    """How many mesh axes of more than one chip a phase may use: all there can be, while rows stay few."""
+    most = sum(len(_prime_factors(slot.size)) for slot in ground.slots)
+    while most > 2 and count_rows(ground, kinds, most) > min(MOST_ROWS, MOST_CELLS // batches):
+        most -= 1
+    return max(most, 1)
+
+
+def _gathering_may_pay(tables: Tables) -> bool:
+    """Whether a decode step could gather weights and be the faster for it.
+
+    Gathering over any axis brings every chip at least one more of the shards that it holds: where that alone
+    takes longer than the best step without, at every batch, no such layout is worth pricing.
+    """
+    question = tables.question
+    model, ground = question.model, question.ground
+    shard = model.layers * model.layer_parameters * BYTES[question.formats.weights] / ground.chips
+    least = shard / max(level.bandwidth for level in ground.levels)
+    best = np.where(tables.decode_fits, tables.decode.seconds, np.inf).min(axis=0)
+    return bool((best > least).any())
+
+
+def _prime_factors(n: int) -> list[int]:
+    found, divisor = [], 2
+    while n > 1:
+        while n % divisor == 0:
+            found.append(divisor)
+            n //= divisor
+        divisor += 1
+    return found

@@ -1,0 +1,60 @@
+"""What is asked of the planner for one cluster. Knows no prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from partita.cost.setting import stage_of
+from partita.planner.pair import Objective
+from partita.planner.space import Ground, cluster_ground, mesh_ground
+from partita.sharding.mesh import Mesh
+from partita.specs.cluster import Cluster
+from partita.specs.formats import Formats
+from partita.specs.model import Model
+from partita.specs.workload import Workload
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the planner for one cluster.
+
+    batches, prefill_batches: those to choose from, ascending. mesh: one the user fixed. Limits in seconds.
+    rate: prompts per second to sustain at least. interleaved: a chunk of a prompt is read between two decode
+    steps, and both must stay within the limit on a decode step.
+    """
+
+    model: Model
+    cluster: Cluster
+    formats: Formats
+    workload: Workload
+    batches: tuple[int, ...]
+    prefill_batches: tuple[int, ...]
+    objective: Objective
+    max_ttft: float | None = None
+    max_tpot: float | None = None
+    mesh: Mesh | None = None
+    stages: int = 1
+    rate: float | None = None
+    interleaved: bool = False
+
+    @cached_property
+    def ground(self) -> Ground:
+        """The chips of one pipeline stage."""
+        chips = stage_of(self.cluster, self.stages)
+        return cluster_ground(chips) if self.mesh is None else mesh_ground(self.mesh, chips)
+
+    @property
+    def tokens_a_chunk(self) -> int:
+        """Of a prompt, in one prefill step."""
+        return min(self.workload.chunk or self.workload.new_tokens, self.workload.new_tokens)
+
+
+def resized(workload: Workload, **sizes: int | None) -> Workload:
+    """The same workload with other sizes."""
+    return Workload(**{**workload.model_dump(), **sizes})
+
+
+def mean_context(workload: Workload) -> float:
+    """Of a decode step: the prompt and half of what is generated."""
+    return workload.prompt + (workload.output + 1) / 2

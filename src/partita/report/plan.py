@@ -1,0 +1,151 @@
+"""A plan for people: the layouts, why, what comes next, and what else was asked. Knows no prices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from partita.planner.answers import Answers
+from partita.planner.compare import compare
+from partita.planner.other_engines import other_engines, partition_specs
+from partita.planner.plan import Plan
+from partita.planner.pools import Pools
+from partita.report import answers as shown
+from partita.report.compare import comparison
+from partita.report.frontier import frontier_table
+from partita.report.tables import columns, predictions
+from partita.specs.units import format_bytes, format_count, format_seconds
+
+
+def plan(answers: Answers, pools: Pools | None = None, other: Any = None, *, engines: bool = False) -> Group:
+    """Everything about a plan; `other` is a plan to compare with."""
+    found = answers.plan
+    parts: list[RenderableType] = [
+        _head(found),
+        predictions([found.prefill, found.decode]),
+        _total(found),
+        *_server(answers),
+        Text(),
+        _why(found),
+        Text(),
+        _runners_up(found),
+    ]
+    for phase, broken in answers.rules.items():
+        if broken:
+            parts += [Text(), shown.rules(broken, phase)]
+    parts += [
+        Text(),
+        shown.crossovers(answers.crossovers),
+        Text(),
+        shown.sensitivities(answers.sensitivities),
+    ]
+    if len(found.frontier) > 2:
+        parts += [Text(), frontier_table(found)]
+    if pools is not None:
+        parts += [Text(), disaggregated(pools, found)]
+    if other is not None:
+        parts += [Text(), comparison(compare(found, other), "this plan", "the other")]
+    if engines:
+        terms = other_engines(found.chosen)
+        parts += [Text(), shown.other_engines(terms, partition_specs(found.chosen))]
+    return Group(*parts)
+
+
+def _head(found: Plan) -> Text:
+    setting = found.decode.setting
+    workload = setting.workload
+    stages = f", {setting.stages} pipeline stages" if setting.stages > 1 else ""
+    return Text(
+        f"{setting.model.name} ({format_count(setting.model.parameters)} parameters) on "
+        f"{setting.cluster.name}, mesh {setting.mesh}{stages}: prompts of {workload.prompt}, outputs of "
+        f"{workload.output} tokens, weights {setting.formats.weights}, for {found.objective}; "
+        f"best of {found.configurations:,} layouts and batches",
+        style="bold",
+    )
+
+
+def _total(found: Plan) -> Text:
+    chosen = found.chosen
+    return Text(
+        f"latency of one request {format_seconds(chosen.latency_seconds)} "
+        f"(moving its keys and values between the layouts {format_seconds(chosen.switch_seconds)}), "
+        f"{chosen.chip_seconds_per_output_token * 1e3:.3g} chip-ms per output token; bounds: "
+        "no run on these chips can be faster, real runs are slower"
+    )
+
+
+def _server(answers: Answers) -> list[Text]:
+    """What the plan sustains, where traffic, a rate or a price was given."""
+    if answers.traffic is None and answers.rate is None and answers.price is None:
+        return []
+    figures = answers.server.as_json(answers.rate, answers.price)
+    text = (
+        f"as a server, at most {figures['requests_per_second']:.3g} prompts and "
+        f"{figures['output_tokens_per_second']:,.0f} output tokens a second"
+    )
+    if answers.traffic is not None:
+        text += f", over {answers.traffic.requests:,} kinds of request"
+    if answers.rate is not None:
+        text += f"; at {answers.rate:.3g} prompts a second {figures['utilisation']:.0%} busy"
+    if answers.price is not None:
+        text += f"; {figures['price_per_million_output_tokens']:.4g} per million output tokens, at least"
+    return [Text(text)]
+
+
+def _why(found: Plan) -> Table:
+    why = columns("why")
+    for reason in found.reasons:
+        why.add_row(Text(reason))
+    return why
+
+
+def _runners_up(found: Plan) -> Table:
+    others = columns(
+        "runner-up: prefill", "decode", "on", "batches", "latency", "chip-ms per output token", "loses by"
+    )
+    for row in found.as_json()["runners_up"]:
+        mesh = ",".join(f"{axis}={size}" for axis, size in row["mesh"].items())
+        others.add_row(
+            Text(row["prefill"]),
+            Text(row["decode"]),
+            Text(f"{row['cluster']}, {mesh}"),
+            f"{row['prefill_batch']} / {row['batch']}",
+            format_seconds(row["latency_seconds"]),
+            f"{row['chip_seconds_per_output_token'] * 1e3:.3g}",
+            f"{row['loses_by']:.1%}",
+        )
+    return others
+
+
+def disaggregated(pools: Pools, found: Plan) -> Group:
+    """Both pools, and how they compare with the plan on shared chips."""
+    table = columns(
+        "pool", "units", "chips each", "layout", "batch", "time, bound", "prompts/s each", "binds"
+    )
+    for name, count, unit in (
+        ("prefill", pools.prefill_units, pools.prefill),
+        ("decode", pools.decode_units, pools.decode),
+    ):
+        prediction = unit.prediction
+        seconds = prediction.total_seconds if name == "prefill" else prediction.step_seconds
+        table.add_row(
+            name,
+            f"{count}",
+            f"{unit.chips}",
+            Text(f"{prediction.layout.roles}, mesh {prediction.setting.mesh}"),
+            f"{prediction.batch}",
+            format_seconds(seconds),
+            f"{unit.rate:.3g}",
+            prediction.bound.binds,
+        )
+    cost, shared = pools.chip_seconds_per_output_token, found.chosen.chip_seconds_per_output_token
+    text = Text(
+        f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second at "
+        f"{cost * 1e3:.3g} chip-ms per output token, {abs(cost / shared - 1):.1%} "
+        f"{'less' if cost < shared else 'more'} than on shared chips; the keys and values of one prefill "
+        f"({format_bytes(pools.transfer_bytes)}) cross in {format_seconds(pools.transfer_seconds)}"
+    )
+    return Group(table, text)

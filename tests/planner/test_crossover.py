@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.planner.pairs import NAMED, phase_of
 from tests.planner.settings import palm, setting
@@ -12,6 +13,7 @@ from partita.cost.prediction import Phase, Prediction, Setting
 from partita.errors import InputError
 from partita.planner import crossover
 from partita.planner.crossover import QUANTITIES, Quantity, crossovers, next_crossover
+from partita.planner.screen import forecast
 from partita.specs import Formats, Workload
 
 INT8 = Formats(weights="int8")
@@ -55,7 +57,8 @@ def test_the_crossover_is_where_a_scan_finds_it(
     found = next_crossover(chosen, rivals, quantity, evaluations=400)
     assert found is not None
     assert abs(found.value - found.still) == 1
-    scan = range(found.here, found.still, max(1, found.value // 100))
+    # close to it the shorter step changes to and fro, as tokens divide or do not
+    scan = range(found.here, found.still * 98 // 100, max(1, found.value // 100))
     best = {best_at(given, phase, [mine, *others], quantity, value) for value in [*scan, found.still]}
     assert best == {mine}
     assert best_at(given, phase, [mine, *others], quantity, found.value) == found.becomes
@@ -126,7 +129,7 @@ def test_work_is_capped(phase: Phase, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(crossover, "predict", counted)
     found = crossovers(chosen, rivals, evaluations=120)
     # each of four sides may finish the step it is in, and prices the last value once more
-    assert len(calls) <= 120 + 4 * 2 * (len(rivals) + 1)
+    assert len(calls) <= 120 + 4 * 2 * (crossover.RIVALS + 1)
     assert bool(found) == (phase == "prefill")
     for crossing in found:
         assert crossing.phase == phase
@@ -139,3 +142,23 @@ def test_a_quantity_the_phase_does_not_have_is_refused():
     chosen = phase_of(palm(batch=64), "decode", "ws2d/batch")
     with pytest.raises(InputError, match="quantity: prompt: decode has batch, context"):
         next_crossover(chosen, [], "prompt")
+
+
+def test_a_forecast_at_no_growth_is_the_step_itself():
+    """So every operation of the step is in it once."""
+    for phase in ("prefill", "decode"):
+        given = palm(INT8, batch=64, prefill_batch=4)
+        for name in NAMED:
+            prediction = phase_of(given, phase, name)
+            for quantity in QUANTITIES[phase]:
+                seconds, held = forecast(prediction, quantity, np.ones(1))
+                assert seconds[0] == pytest.approx(prediction.step_seconds)
+                assert held[0] == pytest.approx(prediction.memory_bytes["total"])
+
+
+def test_a_forecast_of_a_batch_that_stays_divided_is_exact():
+    prediction = phase_of(palm(INT8, batch=64), "decode", "ws2d/batch")
+    larger = phase_of(palm(INT8, batch=256), "decode", "ws2d/batch")
+    seconds, held = forecast(prediction, "batch", np.array([4.0]))
+    assert seconds[0] == pytest.approx(larger.step_seconds)
+    assert held[0] == pytest.approx(larger.memory_bytes["total"], rel=1e-6)

@@ -205,3 +205,30 @@ def test_rules_are_one_line_each_and_never_pay(model, layout, phase, shape, batc
     names = {rule.name for rule in broken_rules(prediction)}
     assert ("memory" in names) != prediction.fits
     assert names >= prediction.padding.keys() - ({"kv_heads"} if on.model.group == 1 else set())
+
+
+# -- pipeline stages and latent caches ------------------------------------------------------------------
+
+
+def test_layers_that_stages_do_not_divide_cost_the_longest_its_part_of_a_layer():
+    whole = setting("mt-nlg-530b", "a100-80g:2x8", batch=2, prompt=20, output=8)
+    prediction = phase_of(replace(whole, mesh=Mesh.of((8,)), stages=2), "decode", "ws1d/heads")
+    rule = by_name(prediction)["stages"]
+    assert (rule.size, rule.needed) == (105, 106)
+    assert rule.alternative == "1 or 3 stages divide 105 layers"
+    model = whole.model
+    half_a_layer = model.layer_parameters / 2 * 2 / 8  # bf16, on 8 chips
+    assert rule.bytes_per_chip == pytest.approx(half_a_layer, rel=0.02)
+    reading = half_a_layer / whole.cluster.chip.hbm_bandwidth
+    assert 0.9 * reading < rule.step_seconds < 3 * reading  # two microbatches read it each, and sum it
+    even = replace(whole, mesh=Mesh.of((8,)), stages=2, model=model.model_copy(update={"layers": 104}))
+    assert "stages" not in by_name(phase_of(even, "decode", "ws1d/heads"))
+
+
+def test_a_latent_cache_has_one_row_for_all_heads():
+    prediction = phase_of(setting("minicpm3-4b", "tpu-v4:1x2x2", batch=4), "decode", "ws1d/heads")
+    rule = by_name(prediction)["kv_replicas"]
+    assert (rule.size, rule.needed) == (1, 4)
+    assert "attention over batch on axes yz keeps them once" in rule.alternative
+    over_batch = phase_of(prediction.setting, "decode", "ws1d/batch")
+    assert prediction.memory_bytes["kv"] - over_batch.memory_bytes["kv"] == pytest.approx(rule.bytes_per_chip)

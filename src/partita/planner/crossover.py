@@ -11,8 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from partita.cost.prediction import Phase, Prediction, Setting, predict
 from partita.errors import InputError
+from partita.planner.screen import likely
 from partita.specs.workload import Workload
 
 Quantity = Literal["batch", "context", "prompt"]
@@ -24,6 +27,8 @@ QUANTITIES: dict[Phase, tuple[Quantity, ...]] = {
 
 MOST = 10**7
 """Largest batch, context or prompt looked at; no crossover beyond it is reported."""
+RIVALS = 4
+"""Candidates looked at on one side."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +101,12 @@ def next_crossover(
 ) -> Crossover | None:
     """The smallest larger (or largest smaller) value at which a candidate is better; None if none is found.
 
-    Steps of a factor 4 until one is, or nothing fits; then bisection against those that were better there,
-    down to the exact value or until `evaluations` steps were priced: `still` says how far it was pinned down.
-    A rival that is better only between two of the steps is not seen. Raises InputError on `quantity` where
-    the phase's step does not depend on it.
+    A forecast (`screen.py`) picks the candidates to look at, at most `RIVALS`, and where to look first. From
+    there steps of a factor 4 (16 where none is forecast) until one is better, or nothing fits; then bisection
+    against those that were, down to the exact value or until `evaluations` steps were priced: `still` says
+    how far it was pinned down. A candidate that is better only between two of the steps is not seen; tokens
+    that do not divide make such gaps close to a crossover. Raises InputError on `quantity` where the phase's
+    step does not depend on it.
     """
     if quantity not in QUANTITIES[chosen.phase]:
         accepted = ", ".join(QUANTITIES[chosen.phase])
@@ -120,8 +127,11 @@ class _Search:
     def run(self, up: bool) -> Crossover | None:
         here = good = bad = _value(self.chosen, self.quantity)
         better: list[Prediction] = []
-        for bad in _steps(here, up):
-            better, some_fit = self.better_at(bad, self.candidates)
+        reach = MOST / here if up else 1 / here
+        factors = np.geomspace(1, reach, num=max(2, round(4 * abs(math.log2(reach))) + 1))[1:]
+        rivals, factor = likely(self.chosen, self.candidates, self.quantity, factors, RIVALS)
+        for bad in _steps(here, up, None if factor is None else round(here * factor)):
+            better, some_fit = self.better_at(bad, rivals)
             if better:
                 break
             if not some_fit or self.used >= self.evaluations:
@@ -170,7 +180,7 @@ class _Search:
 
 def _name(found: Prediction, chosen: Prediction) -> str:
     """The layout, with its mesh and stages where they differ from the chosen one's."""
-    stages, other = getattr(chosen.setting, "stages", 1), getattr(found.setting, "stages", 1)
+    stages, other = chosen.setting.stages, found.setting.stages
     apart = "" if found.setting.mesh == chosen.setting.mesh else f" on {found.setting.mesh}"
     return f"{found.layout.roles}{apart}" + ("" if stages == other else f" in {other} stages")
 
@@ -179,10 +189,14 @@ def _better(one: Prediction, other: Prediction) -> bool:
     return (not one.fits, one.step_seconds) < (not other.fits, other.step_seconds)
 
 
-def _steps(here: int, up: bool) -> Iterator[int]:
-    value = here
+def _steps(here: int, up: bool, first: int | None) -> Iterator[int]:
+    """From what is forecast first, where that lies beyond `here`, to the end of what is looked at."""
+    value, by = here, 16 if first is None else 4
+    if first is not None and first not in (here, 0):
+        value = min(first, MOST)
+        yield value
     while value < MOST if up else value > 1:
-        value = min(4 * value, MOST) if up else value // 4 or 1
+        value = min(by * value, MOST) if up else value // by or 1
         yield value
 
 
@@ -194,11 +208,10 @@ def _value(prediction: Prediction, quantity: Quantity) -> int:
 
 def _sized(setting: Setting, phase: Phase, quantity: Quantity, value: int) -> Setting:
     workload = setting.workload
-    fields: dict[str, Any] = {name: getattr(workload, name) for name in type(workload).model_fields}
+    fields: dict[str, Any] = {name: getattr(workload, name) for name in Workload.model_fields}
     if quantity == "prompt":
         fields |= {"prompt": value, "context": max(fields["context"], value + workload.output)}
-        if fields.get("prefix"):  # the cached part of a prompt leaves at least one new token
-            fields["prefix"] = min(fields["prefix"], value - 1)
+        fields["prefix"] = min(workload.prefix, value - 1)  # at least one token of a prompt is new
     elif quantity == "batch" and phase == "prefill":
         fields["prefill_batch"] = value
     else:

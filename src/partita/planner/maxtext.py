@@ -45,7 +45,7 @@ def maxtext(pair: Pair) -> Terms:
 def _parallelism(pair: Pair) -> dict[str, str]:
     """Chips of each kind, those on network levels apart."""
     setting, roles = pair.decode.setting, pair.decode.layout.roles
-    parts = mesh_links(setting.mesh, setting.cluster).parts
+    parts = mesh_links(setting.mesh, setting.stage_cluster).parts
     torus = [axis.kind == "torus" for axis in setting.cluster.fabric]
     levels = len(next(iter(parts.values())))
     # a torus is one level; networks come first, since levels go from the slowest
@@ -68,7 +68,7 @@ def _cannot(pair: Pair) -> Iterator[str]:
     prefill, decode = pair.prefill.layout.roles, pair.decode.layout.roles
     if (prefill.weights, prefill.attends) != (decode.weights, decode.attends):
         yield f"a layout for each phase (prefill {prefill}, decode {decode}): MaxText has one for both"
-    if getattr(pair.decode.setting, "stages", 1) > 1:
+    if pair.decode.setting.stages > 1:
         yield "pipeline stages: MaxText's are for training"
     found = split(pair.decode)
     if found.e > 1:

@@ -89,9 +89,9 @@ def _what_fits(prediction: Prediction) -> str:
 
 
 def _stages(prediction: Prediction) -> Iterator[Rule]:
-    """The longest stage decides; a step is linear in its layers: two prices give that of the even split."""
+    """The longest stage decides; the price of an even split lies between those with fewer and more layers."""
     setting = prediction.setting
-    stages, layers = getattr(setting, "stages", 1), setting.model.layers
+    stages, layers = setting.stages, setting.model.layers
     fewest, extra = divmod(layers, stages)
     if not extra:
         return

@@ -19,7 +19,7 @@ def token_rules(prediction: Prediction) -> Iterator[Rule]:
     yield from _copies(prediction)
     yield from _too_few(prediction)
     yield from _idle(prediction)
-    if getattr(prediction.setting, "stages", 1) == 1:
+    if prediction.setting.stages == 1:
         yield from _uneven(prediction)
 
 
@@ -132,7 +132,7 @@ def _uneven(prediction: Prediction) -> Iterator[Rule]:
     layout, setting = prediction.layout, prediction.setting
     sizes, workload = setting.mesh.size, setting.workload
     cases = [("batch", prediction.batch, product(sizes, layout.batch_axes))]
-    whole_prompt = not getattr(workload, "prefix", 0) and getattr(workload, "chunk", None) is None
+    whole_prompt = not workload.prefix and workload.chunk is None
     if prediction.phase == "prefill" and whole_prompt:
         cases.append(("prompt", workload.prompt, product(sizes, layout.query_axes)))
     if prediction.phase == "decode":

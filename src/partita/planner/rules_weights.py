@@ -88,7 +88,7 @@ def _channels(prediction: Prediction) -> Iterator[Rule]:
     channels: no value changes, since all parts share a scale, but each chip keeps the scales of its parts."""
     setting, storage = prediction.setting, prediction.layout.storage
     model, sizes = setting.model, setting.mesh.size
-    if setting.formats.weights != "int8" or getattr(model, "latent", None) is not None:
+    if setting.formats.weights != "int8" or model.latent is not None:
         return
     padded = storage.padded(model, sizes)
     heads = padded["K"] * padded["G"] * padded["D"]

@@ -148,6 +148,6 @@ def _good(pair: Pair, objective: Objective) -> float:
 
 
 def _names(pair: Pair) -> str:
-    setting, stages = pair.decode.setting, getattr(pair.decode.setting, "stages", 1)
+    setting, stages = pair.decode.setting, pair.decode.setting.stages
     staged = f" in {stages} stages" if stages > 1 else ""
     return f"{pair.prefill.layout.roles} and {pair.decode.layout.roles} on {setting.mesh}{staged}"

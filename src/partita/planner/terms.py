@@ -112,21 +112,20 @@ class Serving:
 
 
 def serving(pair: Pair) -> Serving:
-    """Read from the pair's setting; a plan made before chunks, prefixes and stages were known has none."""
+    """Read from the pair's setting."""
     setting, decode = pair.decode.setting, split(pair.decode)
     workload, formats = setting.workload, setting.formats
-    chunk = getattr(workload, "chunk", None)
-    prefix = getattr(workload, "prefix", 0)
+    new = workload.prompt - workload.prefix
     return Serving(
         tensor=decode.f,
-        stages=getattr(setting, "stages", 1),
+        stages=setting.stages,
         replicas=decode.replicas,
         batch=workload.batch,
         context=workload.context,
         prompt=workload.prompt,
-        step_tokens=workload.prefill_batch * min(chunk or workload.prompt, workload.prompt - prefix),
-        chunked=chunk is not None,
-        prefix=prefix > 0,
+        step_tokens=workload.prefill_batch * min(workload.chunk or new, new),
+        chunked=workload.chunk is not None,
+        prefix=workload.prefix > 0,
         weights=formats.weights,
         activations=formats.activations,
         kv=formats.kv,

@@ -6,7 +6,7 @@ import pytest
 from tests.planner.pairs import NAMED, pair_of, phase_of
 from tests.planner.settings import palm
 from tests.planner.test_compare import Held
-from tests.report.test_tables import text_of
+from tests.report.shown import text_of
 
 from partita.planner.compare import compare
 from partita.planner.crossover import crossovers

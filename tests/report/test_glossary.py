@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.planner.pairs import pair_of
 from tests.planner.settings import palm
-from tests.report.test_tables import text_of
+from tests.report.shown import text_of
 
 from partita.cli.glossary import command
 from partita.planner.pair import OBJECTIVES, Pair

@@ -8,48 +8,53 @@ gathered output or scattered input, an all-reduce twice that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from partita.cost.ledger import Entry, Ledger, Number
-from partita.sharding.layout import product
+from partita.cost.masks import kept_share, smaller
+from partita.cost.rows import Rows
+from partita.cost.sized import Sized
+from partita.sharding.layout import ceil_to, product
 from partita.sharding.reshard import Step, reshard
 from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
 
-@dataclass(frozen=True)
-class Sized:
-    """A tensor's sharding, global sizes and number format; `settles` is its format once fully summed."""
-
-    sharding: Sharding
-    sizes: Mapping[str, Number]
-    format: str
-    settles: str = ""
-    kind: str = "activation"  # or "weight", "gathered" (a weight that has moved), "cache"
-    stored_bytes: Number = 0  # of a weight, before it was gathered
-
-
-class CostOps:
+class CostOps(Rows):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
+    Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them.
     `free_permutes` leaves collective-permutes out: for a lower bound over all orders of the axes.
     """
 
     def __init__(
-        self, sizes: Mapping[str, Number], formats: Formats, layers: int, *, free_permutes: bool = False
+        self,
+        sizes: Mapping[str, Number],
+        formats: Formats,
+        layers: int,
+        *,
+        local_layers: int = 0,
+        window: int | None = None,
+        free_permutes: bool = False,
     ):
-        self.sizes, self.formats, self.count = sizes, formats, layers
+        self.sizes, self.formats = sizes, formats
+        # how often the program runs a layer of each kind, and the window of that kind
+        self._kinds = {"global": (layers - local_layers, None), "local": (local_layers, window)}
+        self._window: int | None = None
+        self.cache_bytes: Number = 0  # kept by all layers, once they have run
         self._free_permutes = free_permutes
         self.ledger = Ledger()
         self._scope: list[str] = []
         self._repeat = 1
         self._shards: dict[str, Number] = {}
+        self._elements: dict[tuple, Number] = {}
+        self._counted: list[tuple[Number, ...]] = []
 
     # -- the ledger -------------------------------------------------------------------------------------
 
@@ -67,17 +72,25 @@ class CostOps:
         return found
 
     def elements(self, t: Sized) -> Number:
-        """Elements one chip holds."""
-        return self._share(t.sizes, t.sharding.dims, "".join(t.sharding.axes))
+        """Elements one chip holds; kept, since most operations ask for those of the operation before."""
+        sizes = tuple(t.sizes[d] for d in t.sharding.dims)
+        key = (t.sharding.dims, t.sharding.axes, *map(id, sizes))
+        found = self._elements.get(key)
+        if found is None:
+            found = self._share(t.sizes, t.sharding.dims, t.sharding.axes)
+            self._elements[key] = found
+            self._counted.append(sizes)  # an id is a number's own while the number lives
+        return found
 
-    def _share(self, sizes: Mapping[str, Number], dims: str, axes: str) -> Number:
-        """Product of the sizes of `dims`, a chip's part of it; every split divides.
+    def _share(self, sizes: Mapping[str, Number], dims: str, groups: Iterable[str]) -> Number:
+        """Product of the sizes of `dims`, a chip's part of it where they are split over these groups of axes.
 
-        Arrays of candidates broadcast, and those of B and S are the large ones: they come last.
+        Every split divides. Arrays of candidates broadcast, and those of B and S are the large ones: they come
+        last.
         """
         large = [sizes[d] for d in dims if d in "BS"]
         whole = math.prod(sizes[d] for d in dims if d not in "BS")
-        shards = self.shards(axes)
+        shards = math.prod(self.shards(axes) for axes in groups if axes)
         if isinstance(shards, int) and isinstance(whole, int) and all(isinstance(n, int) for n in large):
             return whole * math.prod(large) // shards
         found = whole / shards
@@ -92,8 +105,8 @@ class CostOps:
         scope = "/".join(self._scope)
         self.ledger.entries.append(Entry(scope, kind, what, before, after, repeat=self._repeat, **costs))
 
-    def _hold(self, *tensors: Sized) -> None:
-        held = sum(self.bytes(t) for t in tensors if t.kind not in ("weight", "cache"))
+    def _hold(self, *tensors: Sized, besides: Number = 0) -> None:
+        held = besides + sum(self.bytes(t) for t in tensors if t.kind not in ("weight", "cache", "read"))
         most = self.ledger.held_bytes
         whole = isinstance(held, int) and isinstance(most, int)
         self.ledger.held_bytes = max(held, most) if whole else np.maximum(held, most)
@@ -122,7 +135,8 @@ class CostOps:
         self._note(
             step.kind, "", (step.before,), step.after, axes=step.axes, sent_bytes=sent, messages=messages
         )
-        self._hold(before, t)
+        # axes of one chip move nothing: what was before is what is after
+        self._hold(t, besides=local * messages if before.kind not in ("weight", "cache") else 0)
         if not t.sharding.partial and before.sharding.partial:
             t = replace(t, format=t.settles)
         return t
@@ -131,9 +145,9 @@ class CostOps:
         sharding = contract(text, a.sharding, b.sharding)
         sizes = {**a.sizes, **b.sizes}
         letters = set(a.sharding.dims + b.sharding.dims)
-        axes = "".join({a.sharding[d] or b.sharding[d] for d in letters})
-        flops = 2 * self._share(sizes, "".join(sorted(letters)), axes)
-        needed = flops * (1 - (sizes["L"] - 1) / (2 * sizes["S"])) if causal else flops
+        groups = sorted({a.sharding[d] or b.sharding[d] for d in letters})
+        flops = 2 * self._share(sizes, "".join(sorted(letters)), groups)
+        needed = flops * kept_share(sizes["L"], sizes["S"], self._window) if causal else flops
         settles = "f32" if precise else self.formats.activations
         travels = "f32" if precise else self.formats.reduce
         out = Sized(
@@ -147,10 +161,20 @@ class CostOps:
             flops=flops,
             needed_flops=needed,
             weight_bytes=b.stored_bytes,
-            kv_bytes=self.bytes(b) if b.kind == "cache" else 0,
+            kv_bytes=self._read(b, sizes.get("L", 1)) if b.kind == "cache" else 0,
         )
         self._hold(a, b, out)
         return out
+
+    def _read(self, cache: Sized, queries: Number) -> Number:
+        """Bytes of a cache that a step of `queries` new tokens must read: what its first token sees.
+
+        The positions behind are the step's own, and need not have left the chip.
+        """
+        if isinstance(queries, int) and queries == 1:
+            return self.bytes(cache)
+        positions = cache.sizes["S"]
+        return _exact(self.bytes(cache) * (positions - (queries - 1)), positions)
 
     def add(self, a: Sized, b: Sized) -> Sized:
         if a.sharding != b.sharding:
@@ -158,7 +182,7 @@ class CostOps:
         return a
 
     def moments(self, x: Sized, norm: str) -> Sized:
-        sharding = Sharding("BLM", (x.sharding["B"], x.sharding["L"], ""), x.sharding["E"])
+        sharding = Sharding("BLM", (x.sharding["B"], x.sharding["L"], ""), x.sharding.axes[-1])
         sizes = {"B": x.sizes["B"], "L": x.sizes["L"], "M": 2 if norm == "layernorm" else 1}
         return Sized(sharding, sizes, "f32", "f32")
 
@@ -195,6 +219,18 @@ class CostOps:
     def write(self, cache: Sized, kv: Sized, positions: Sized) -> Sized:
         return cache
 
+    # -- of latent attention ----------------------------------------------------------------------------
+
+    def read(self, cache: Sized, queries: Sized) -> Sized:
+        if cache.kind != "cache":
+            return cache
+        self._note(
+            "read", "", (cache.sharding,), cache.sharding, kv_bytes=self._read(cache, queries.sizes["L"])
+        )
+        return replace(cache, kind="read")
+
+    # -- vocabulary -------------------------------------------------------------------------------------
+
     def lookup(self, table: Sized, tokens: Sized) -> Sized:
         sharding = Sharding(
             "BLE", (tokens.sharding["B"], tokens.sharding["L"], table.sharding["E"]), table.sharding["V"]
@@ -224,10 +260,41 @@ class CostOps:
         weights: Mapping[str, Sized],
         cache: Sized | None,
     ) -> tuple[Sized, Sized]:
-        self._repeat = self.count
-        out = body(x, weights, cache)
-        self._repeat = 1
-        return out
+        """Once for each kind of layer there is, repeated by how many there are."""
+        kinds = {name: kind for name, kind in self._kinds.items() if kind[0]}
+        return [
+            self._layer(name if len(kinds) > 1 else "", body, x, weights, cache, *kind)
+            for name, kind in kinds.items()
+        ][-1]
+
+    def _layer(
+        self,
+        name: str,
+        body: Callable[[Sized, Mapping[str, Sized], Sized | None], tuple[Sized, Sized]],
+        x: Sized,
+        weights: Mapping[str, Sized],
+        cache: Sized | None,
+        count: int,
+        window: int | None,
+    ) -> tuple[Sized, Sized]:
+        """`count` layers of one window, named in the ledger where there are others."""
+        self._repeat, self._window = count, window
+        with self.scope(name) if name else nullcontext():
+            x, kept = body(x, weights, cache and self._recent(cache, x.sizes["L"] - 1))
+        self.cache_bytes = self.cache_bytes + self.bytes(self._recent(kept)) * count
+        self._repeat, self._window = 1, None
+        return x, kept
+
+    def _recent(self, cache: Sized, before: Number = 0) -> Sized:
+        """The last positions of a cache, as many as a layer's window needs of it.
+
+        `before`: how many of its queries come before the last, and see what was in the window then.
+        """
+        if self._window is None:
+            return cache
+        positions = smaller(cache.sizes["S"], self._window + before)
+        padded = ceil_to(positions, self.shards(cache.sharding["S"]))
+        return replace(cache, sizes={**cache.sizes, "S": padded})
 
 
 def _exact(value: Number, divisor: Number) -> Number:

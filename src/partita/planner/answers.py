@@ -50,7 +50,7 @@ class Answers:
         """The nearest batch, context and prompt at which each phase would have another layout."""
         found: list[Crossover] = []
         for chosen in (self.plan.prefill, self.plan.decode):
-            found += crossovers(chosen, list(self._rivals(chosen)), evaluations=60)
+            found += crossovers(chosen, list(self._rivals(chosen)), evaluations=40)
         return found
 
     @cached_property

@@ -13,7 +13,7 @@ from partita.planner.pair import Pair, prompts_of
 from partita.planner.phases import Tables
 from partita.planner.question import resized
 from partita.planner.table import Table
-from partita.sharding.layout import plan_storage
+from partita.sharding.layout import Storage, plan_storage
 from partita.sharding.roles import Roles
 
 
@@ -22,6 +22,7 @@ class Exact:
 
     def __init__(self, tables: Tables):
         self.tables, self.question = tables, tables.question
+        self._priced: dict[tuple, Prediction] = {}
 
     def pairs(self, decode_row: int, b: int, prefill_row: int, pb: int) -> Iterator[Pair]:
         """The pair of two rows; where replicas are more than the batch, also with all of them idle."""
@@ -41,10 +42,19 @@ class Exact:
             setting, mine, theirs = joined
             storage = plan_storage(question.model, setting.mesh, mine, theirs)
             yield Pair(
-                predict(setting, "prefill", theirs, storage), predict(setting, "decode", mine, storage)
+                self._predict(setting, "prefill", theirs, storage),
+                self._predict(setting, "decode", mine, storage),
             )
             if not any(not piece.kind.stored and not piece.part for piece in (*decode, *prefill)):
                 return
+
+    def _predict(self, setting: Setting, phase: Phase, roles: Roles, storage: Storage) -> Prediction:
+        """Kept: one phase's layout comes with many of the other's."""
+        workload = setting.workload
+        key = (phase, setting.mesh, roles, storage, workload.batch, workload.prefill_batch)
+        if key not in self._priced:
+            self._priced[key] = predict(setting, phase, roles, storage)
+        return self._priced[key]
 
     def alone(self, phase: Phase, row: int, b: int) -> Prediction | None:
         """One phase in its own storage."""

@@ -19,6 +19,9 @@ MOST_CELLS = 100_000
 MOST_ROWS = 20_000
 """Rows x batches, and rows, of one phase; where there are more, a layout may use fewer mesh axes."""
 
+COARSE_CELLS = 12_000
+"""The same of a first look, where there are many questions."""
+
 NEAR = 1e-9
 """Of two numbers, how far apart rounding may put them."""
 
@@ -61,15 +64,15 @@ class Tables:
         return self.decode.configurations + self.prefill.configurations
 
 
-def price(question: Question) -> Tables:
-    """Prices every layout of both phases alone."""
+def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
+    """Prices every layout of both phases alone, `most_cells` of each at most."""
     workload, ground = question.workload, question.ground
 
     def table(phase: Phase, gathered: bool) -> Table:
         kinds = classes(question.model, ground, phase, gathered=gathered)
         decode = phase == "decode"
         batches = question.batches if decode else question.prefill_batches
-        counts = rows(ground, len(kinds), most_axes(ground, len(kinds), len(batches)))
+        counts = rows(ground, len(kinds), most_axes(ground, len(kinds), len(batches), most_cells))
         chunked = workload.prefix or question.tokens_a_chunk < workload.new_tokens
         seen = workload.prefix + (workload.new_tokens + question.tokens_a_chunk) / 2
         micro = [microbatches(batch, question.stages) for batch in batches]
@@ -106,10 +109,10 @@ def price(question: Question) -> Tables:
     return tables
 
 
-def most_axes(ground: Ground, kinds: int, batches: int) -> int:
+def most_axes(ground: Ground, kinds: int, batches: int, most_cells: int) -> int:
     """How many mesh axes of more than one chip a phase may use: all there can be, while rows stay few."""
     most = sum(len(_prime_factors(slot.size)) for slot in ground.slots)
-    while most > 2 and count_rows(ground, kinds, most) > min(MOST_ROWS, MOST_CELLS // batches):
+    while most > 2 and count_rows(ground, kinds, most) > min(MOST_ROWS, most_cells // batches):
         most -= 1
     return max(most, 1)
 

@@ -20,13 +20,17 @@ from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier
 from partita.planner.misfit import nearest, too_large, too_slow
 from partita.planner.pair import Objective, Pair
-from partita.planner.phases import Tables, price
+from partita.planner.phases import COARSE_CELLS, Tables, price
 from partita.planner.question import Question
 from partita.planner.reasons import reasons
 from partita.planner.saved import SCHEMA, setting_as_json
 from partita.planner.search import best_pairs
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
+
+
+_MANY = 4
+"""Questions that are all searched closely; of more, as many as did best in a first look."""
 
 
 @dataclass(frozen=True)
@@ -141,17 +145,24 @@ def best_plan(
     """
     if top < 1:
         raise InputError("top", top, "1 or more are accepted")
-    found: list[Pair] = []
-    tables: list[Tables] = []
     for question in questions:
         _check(question)
+    many = len(questions) > _MANY
+    tables, best = [], []
+    for question in questions:
         if progress is not None:
             progress(question)
-        tables.append(price(question))
-        found += best_pairs(tables[-1], top)
+        tables.append(price(question, COARSE_CELLS) if many else price(question))
+        best.append(best_pairs(tables[-1], top))
     objective = questions[0].objective
-    if not found:
+    if not any(best):
         raise _refusal(tables)
+    if many:  # those that did best at first sight, looked at closely
+        order = [place for place, pairs in enumerate(best) if pairs]
+        for place in sorted(order, key=lambda place: best[place][0].score(objective))[:_MANY]:
+            tables[place] = price(questions[place])
+            best[place] = best_pairs(tables[place], top)
+    found = [pair for pairs in best for pair in pairs]
     # of equals, chips and stages asked for first
     ranked = sorted(found, key=lambda pair: float(f"{pair.score(objective):.9g}"))
     chosen = ranked[0]

@@ -22,7 +22,7 @@ from partita.specs.chip import Chip
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 
-_CELLS = 12_000
+_CELLS = 24_000
 """Rows x batches priced in one pass: as much as stays in a core's cache."""
 
 

@@ -44,6 +44,9 @@ def running(
     from partita.planner.saved import load_plan
 
     saved = load_plan(plan)
+    from partita.engine.requests import check_stages
+
+    check_stages(saved.setting.stages)
     given = {
         "mesh": mesh,
         "ffn": ffn,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from partita.checkpoints.open import open_checkpoint
 from partita.engine.devices import devices_for
 from partita.engine.engine import Engine
+from partita.engine.requests import check_stages
 from partita.errors import InputError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan, load_plan
@@ -35,8 +36,10 @@ def load(
     if isinstance(plan, str):
         plan = load_plan(plan)
     if isinstance(plan, SavedPlan):
+        check_stages(plan.setting.stages)
         shape, roles = plan.setting.mesh, (plan.prefill, plan.decode)
     elif plan is not None:
+        check_stages(plan.decode.setting.stages)
         shape = plan.decode.setting.mesh
         roles = (plan.prefill.layout.roles, plan.decode.layout.roles)
     else:

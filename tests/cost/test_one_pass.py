@@ -25,9 +25,13 @@ ATTENTION = st.one_of(
     ),
 )
 MODELS = st.builds(
-    lambda kv_heads, group, **other: Model(name="any", heads=kv_heads * group, kv_heads=kv_heads, **other),
+    lambda kv_heads, group, windows, **other: Model(
+        name="any", heads=kv_heads * group, kv_heads=kv_heads, **windows, **other
+    ),
     kv_heads=st.integers(1, 9),
     group=st.integers(1, 9),
+    windows=st.fixed_dictionaries({})
+    | st.fixed_dictionaries({"window": st.integers(1, 100), "global_period": st.none() | st.integers(1, 3)}),
     layers=st.integers(1, 4),
     d_model=st.integers(1, 300),
     d_ff=st.integers(1, 900),
@@ -38,6 +42,8 @@ MODELS = st.builds(
     norm_parameters=st.booleans(),
     feed_forward=st.sampled_from(("swiglu", "gelu")),
     tied_embedding=st.booleans(),
+    qkv_bias=st.booleans(),
+    qk_norm=st.booleans(),
 )
 CANDIDATES = st.lists(
     st.fixed_dictionaries(

@@ -25,7 +25,7 @@ def random_parameters(model: Model, seed: int) -> dict[str, np.ndarray]:
     for name, shape in all_parameter_shapes(model).items():
         values = generator.standard_normal(shape, dtype=np.float32)
         kind = name.rpartition(".")[2]
-        if kind in ("norm", "ffn_norm", "final_norm"):
+        if kind.endswith("norm"):
             values *= np.float32(0.1)
             values[0] += 1
         else:

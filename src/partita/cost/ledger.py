@@ -20,7 +20,7 @@ class Entry:
     """One operation of one chip, done `repeat` times a step."""
 
     scope: str  # where in the program, e.g. "layer/ffn/in"
-    kind: str  # "einsum", "lookup" or a collective
+    kind: str  # "einsum", "lookup", "read" (of a cache) or a collective
     what: str  # the einsum, or empty
     before: tuple[Sharding, ...]  # of the operands
     after: Sharding
@@ -56,3 +56,8 @@ class Ledger:
                     messages + entry.messages * entry.repeat,
                 )
         return found
+
+
+def plain_number(number: Number) -> int | float:
+    """A count as JSON takes it."""
+    return number if isinstance(number, int) else float(number)

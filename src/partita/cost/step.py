@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partita.cost.ledger import Ledger, Number
+from partita.cost.masks import smaller
 from partita.cost.ops import CostOps, Sized
+from partita.cost.parts import Part, whole
 from partita.program import transformer
+from partita.program.parameters import parameter_shapes
 from partita.sharding.layout import Layout, ceil_to, product, union
 from partita.sharding.spec import parse
 from partita.specs.formats import BYTES, Formats
@@ -44,38 +47,56 @@ def price_step(
     all_logits: bool = False,
     greedy: bool = True,
     free_permutes: bool = False,
+    part: Part | None = None,
 ) -> Step:
     """Prices a prefill step (`context` None: `queries` tokens attend to each other) or a decode step
     (each of `queries` new tokens attends to a cache of `context` tokens, its own included).
 
     `sizes` (chips per axis), `batch`, `queries` and `context` are ints or NumPy float arrays of candidates.
-    A prefill unembeds the last token of each sequence unless `all_logits`. `free_permutes`: see `CostOps`.
+    Of each sequence the last token is unembedded unless `all_logits`. `free_permutes`: see `CostOps`. `part`:
+    the layers and ends of the model that these chips hold, by default all.
     """
-    ops = CostOps(sizes, formats, model.layers, free_permutes=free_permutes)
+    part = part or whole(model)
+    ops = CostOps(
+        sizes,
+        formats,
+        part.layers,
+        local_layers=part.local_layers,
+        window=model.window,
+        free_permutes=free_permutes,
+    )
     padded = layout.storage.padded(model, sizes) | {"M": 1}
     batch = ceil_to(batch, product(sizes, layout.batch_axes))
+    given = queries
     queries = ceil_to(queries, product(sizes, layout.query_axes if context is None else layout.new_axes))
     weights = sized_weights(ops, model, layout, padded)
-    top = {name: weights.pop(name) for name in ("embed", "unembed", "final_norm") if name in weights}
+    top = {name: weights.pop(name) for name in parameter_shapes(model)}
     tokens = Sized(parse("B L"), {"B": batch, "L": queries}, "f32")
     cache = None
     if context is not None:
-        context = ceil_to(context, product(sizes, layout.attn_s))
+        context = ceil_to(context + (queries - given), product(sizes, layout.attn_s))
         cached = {**padded, "B": batch, "S": context, "M": 2}
-        cache = Sized(parse(layout.cache), cached, formats.kv, kind="cache")
-    lengths = Sized(parse("B"), {"B": batch}, "f32") if context is None and not all_logits else None
-    logits, kv = transformer.forward(ops, model, layout, top, weights, tokens, tokens, lengths, cache)
-    if greedy and not all_logits:
-        transformer.greedy(ops, logits, model.vocabulary)
+        sharding = layout.cache if model.latent is None else layout.latent_cache
+        cache = Sized(parse(sharding), cached, formats.kv, kind="cache")
+    residual = Sized(
+        parse(layout.residual), {"B": batch, "L": queries, "E": padded["E"]}, formats.activations
+    )
+    x = transformer.embed(ops, layout, top, tokens, tokens) if part.embeds else residual
+    x, _ = transformer.blocks(ops, model, layout, weights, x, tokens, cache)
+    if part.unembeds:
+        lengths = None if all_logits else Sized(parse("B"), {"B": batch}, "f32")
+        logits = transformer.head(ops, model, layout, top, x, lengths)
+        if greedy and not all_logits:
+            transformer.greedy(ops, logits, model.vocabulary)
     return Step(
         ledger=ops.ledger,
         batch=batch,
         queries=queries,
         context=queries if context is None else context,
-        weight_bytes=sum(w.stored_bytes for w in top.values())
-        + model.layers * sum(w.stored_bytes for w in weights.values()),
-        kv_bytes=model.layers * ops.bytes(kv),
-        activation_bytes=ops.ledger.held_bytes + _residual_bytes(ops, layout, padded, batch, queries),
+        weight_bytes=sum(top[name].stored_bytes for name in _ends(model, part) & top.keys())
+        + part.layers * sum(w.stored_bytes for w in weights.values()),
+        kv_bytes=ops.cache_bytes,
+        activation_bytes=ops.ledger.held_bytes + ops.bytes(residual),
     )
 
 
@@ -88,37 +109,55 @@ def price_switch(
     *,
     batch: Number,
     tokens: Number,
+    part: Part | None = None,
 ) -> Ledger:
-    """Prices moving a prompt's keys and values of all layers from one phase's sharding to another's."""
-    ops = CostOps(sizes, formats, model.layers)
+    """Prices moving a prompt's keys and values of all layers from one phase's sharding to another's.
+
+    Of a local layer the window alone is moved, apart from the rest. `part`: whose layers, by default all.
+    """
+    part = part or whole(model)
+    ops = CostOps(sizes, formats, part.layers)
     padded = source.storage.padded(model, sizes)
     shards = product(sizes, union(source.batch_axes, target.batch_axes))
-    tokens = ceil_to(tokens, product(sizes, union(source.attn_s, target.attn_s)))
-    held = {**padded, "A": model.layers, "M": 2, "B": ceil_to(batch, shards), "S": tokens}
-    transformer.switch(ops, Sized(parse(f"A {source.cache}"), held, formats.kv), target)
+    sharding = source.cache if model.latent is None else source.latent_cache
+    kinds = [(part.global_layers, tokens)]
+    if model.window is not None:
+        kinds.append((part.local_layers, smaller(tokens, model.window)))
+    over = product(sizes, union(source.attn_s, target.attn_s))
+    for layers, positions in kinds:
+        if layers:
+            positions = ceil_to(positions, over)
+            held = {**padded, "A": layers, "M": 2, "B": ceil_to(batch, shards), "S": positions}
+            transformer.switch(ops, Sized(parse(f"A {sharding}"), held, formats.kv), target)
     return ops.ledger
 
 
 def sized_weights(
     ops: CostOps, model: Model, layout: Layout, padded: Mapping[str, Number]
 ) -> dict[str, Sized]:
-    """Every parameter as stored; one layer's for those of the layers. Norms are kept in float32."""
-    matrices = {"kv": 2, "ffn_in": model.ffn_inputs}
+    """Every parameter as stored; one layer's for those of the layers.
+
+    Norms and biases are kept in float32, all else in the format of the weights.
+    """
+    matrices = {"kv": 2, "kv_bias": 2, "ffn_in": model.ffn_inputs, "ffn_in_bias": model.ffn_inputs}
     found = {}
     for name, sharding in layout.storage.weights(model).items():
-        norm = name.endswith("norm")
-        sizes = {**padded, "M": model.norm_vectors if norm else matrices.get(name, 1)}
-        weight = Sized(parse(sharding), sizes, "f32" if norm else ops.formats.weights, kind="weight")
+        sizes = {**padded, "M": model.norm_vectors if name.endswith("norm") else matrices.get(name, 1)}
+        if name == "positions":
+            sizes["S"] = model.max_context
+        elif name in ("q_norm", "k_norm"):
+            sizes["D"] = model.head_dim
+        format = "f32" if name.endswith(("norm", "bias")) else ops.formats.weights
+        weight = Sized(parse(sharding), sizes, format, format, kind="weight")
         elements = math.prod(sizes[d] for d in weight.sharding.dims)
-        stored = elements // product(ops.sizes, "".join(weight.sharding.axes)) * BYTES[weight.format]
-        found[name] = Sized(
-            weight.sharding, sizes, weight.format, weight.format, kind="weight", stored_bytes=stored
-        )
+        stored = elements // product(ops.sizes, "".join(weight.sharding.axes)) * BYTES[format]
+        found[name] = replace(weight, stored_bytes=stored)
     return found
 
 
-def _residual_bytes(
-    ops: CostOps, layout: Layout, padded: Mapping[str, Number], batch: Number, queries: Number
-) -> Number:
-    sizes = {"B": batch, "L": queries, "E": padded["E"]}
-    return ops.bytes(Sized(parse(layout.residual), sizes, ops.formats.activations))
+def _ends(model: Model, part: Part) -> set[str]:
+    """Parameters outside the layers that a part needs; a tied embedding is kept at both ends."""
+    found = {"embed", "positions"} if part.embeds else set()
+    if part.unembeds:
+        found |= {"final_norm", "embed" if model.tied_embedding else "unembed"}
+    return found

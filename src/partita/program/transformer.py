@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from partita.program import latent
 from partita.program.ops import Ops, T
+from partita.program.pieces import moments, normalise, scale, softmax
 from partita.sharding.layout import Layout
 from partita.specs.model import Model
 
@@ -27,31 +29,56 @@ def forward(
 ) -> tuple[T, T]:
     """Logits and the new cache for tokens [B L] at positions [B L].
 
-    `weights` are embed, unembed and final_norm; `layers` those of all layers, stacked. With `lengths` [B]
+    `weights` are those outside the blocks; `layers` those of all layers, stacked. With `lengths` [B]
     only the last token of each sequence is unembedded: logits [B 1 V]; without, all: [B L V]. Without a
     `cache` the tokens attend to each other only, and the new cache is theirs.
     """
-    x = embed(ops, layout, weights, tokens)
+    x = embed(ops, layout, weights, tokens, positions)
+    x, cache = blocks(ops, model, layout, layers, x, positions, cache)
+    return head(ops, model, layout, weights, x, lengths), cache
+
+
+def blocks(
+    ops: Ops[T],
+    model: Model,
+    layout: Layout,
+    layers: Mapping[str, T],
+    x: T,
+    positions: T,
+    cache: T | None,
+) -> tuple[T, T]:
+    """All layers on the residual [B_t L_t E_ef], and their new cache."""
 
     def body(x: T, w: Mapping[str, T], cache: T | None) -> tuple[T, T]:
         return block(ops, model, layout, w, x, positions, cache)
 
     with ops.scope("layer"):
-        x, cache = ops.layers(body, x, layers, cache)
+        return ops.layers(body, x, layers, cache)
+
+
+def head(ops: Ops[T], model: Model, layout: Layout, weights: Mapping[str, T], x: T, lengths: T | None) -> T:
+    """Logits of the residual: of the last token of each sequence where `lengths` are given, else of all."""
     if lengths is not None:
         with ops.scope("last"):
             x = ops.last(x, ops.to(lengths, f"B_{layout.tokens_b}"))
             x = ops.to(x, f"B_{layout.tokens_b} L E_{layout.e}{layout.fg}{layout.fk}")
     with ops.scope("final_norm"):
         x = normalise(ops, model, x, weights.get("final_norm"))
-    return unembed(ops, layout, weights, x), cache
+    return unembed(ops, layout, weights, x)
 
 
-def embed(ops: Ops[T], layout: Layout, weights: Mapping[str, T], tokens: T) -> T:
-    """Tokens [B L] -> residual [B_t L E_ef]; the table stays, every chip looks all tokens up in its part."""
+def embed(ops: Ops[T], layout: Layout, weights: Mapping[str, T], tokens: T, positions: T) -> T:
+    """Tokens [B L] -> residual [B_t L E_ef]; the table stays, every chip looks all tokens up in its part.
+
+    Where positions are learned every chip has their whole table, and looks up its own tokens' rows.
+    """
     with ops.scope("embed"):
         x = ops.lookup(weights["embed"], ops.to(tokens, f"B_{_replicas(layout, layout.tokens_b)} L"))
-        return ops.to(x, layout.residual)
+        x = ops.to(x, layout.residual)
+        if "positions" in weights:
+            own = ops.to(positions, f"B_{layout.tokens_b} L_{layout.tokens_l}")
+            x = ops.add(x, ops.to(ops.lookup(weights["positions"], own), layout.residual))
+        return x
 
 
 def unembed(ops: Ops[T], layout: Layout, weights: Mapping[str, T], x: T) -> T:
@@ -88,33 +115,50 @@ def block(
     cache: T | None,
 ) -> tuple[T, T]:
     """One pre-norm block on the residual [B_t L_t E_ef], parallel or serial (section 3.4)."""
-    with ops.scope("norm"):
-        y = normalise(ops, model, x, w.get("norm"))
-    y_kv, y = gather(ops, layout, y)
+    y, y_kv, y_e, y_ffn = first_norm(ops, model, layout, w, x)
     with ops.scope("attention"):
-        z, cache = attention(ops, model, layout, w, y_kv, y, positions, cache)
+        if model.latent is None:
+            z, cache = attention(ops, model, layout, w, y_kv, y_e, positions, cache)
+        elif isinstance(ops, latent.LatentOps):
+            z, cache = latent.attention(ops, model, layout, w, y, y_e, positions, cache)
+        else:
+            raise ValueError(f"{type(ops).__name__} does not run latent attention")
     if model.block == "parallel":  # one reduction over f for both halves
         with ops.scope("ffn"):
-            z = ops.add(z, ffn(ops, model, layout, w, y))
+            z = ops.add(z, ffn(ops, model, layout, w, y_ffn))
     else:
         with ops.scope("attention"):
-            x = ops.add(x, ops.to(z, layout.residual))
+            z = ops.to(z, layout.residual)
+            x = ops.add(x, normalise(ops, model, z, w.get("post_norm")) if model.post_norms else z)
         with ops.scope("ffn_norm"):
             y = normalise(ops, model, x, w.get("ffn_norm"))
         _, y = gather(ops, layout, y)
         with ops.scope("ffn"):
             z = ffn(ops, model, layout, w, y)
     with ops.scope("ffn"):
-        return ops.add(x, ops.to(z, layout.residual)), cache
+        z = ops.to(z, layout.residual)
+        return ops.add(x, normalise(ops, model, z, w.get("ffn_post_norm")) if model.post_norms else z), cache
 
 
-def normalise(ops: Ops[T], model: Model, x: T, parameters: T | None) -> T:
-    """RMSNorm or LayerNorm of [B L E_ef]; only the moments are summed over chips."""
-    moments = ops.moments(x, model.norm)  # [B L M] partial over ef
-    moments = ops.to(moments, str(moments.sharding.summing("")))
-    if parameters is not None:
-        parameters = ops.to(parameters, f"M E_{x.sharding['E']}")
-    return ops.normalise(x, moments, parameters, model)
+def first_norm(ops: Ops[T], model: Model, layout: Layout, w: Mapping[str, T], x: T) -> tuple[T, T, T, T]:
+    """The residual normed, for attention as [B_t L_t E_ef] and gathered twice (see `gather`), and for the
+    feed-forward of a parallel block.
+
+    Two separate norms of one residual share its moments, and what is gathered is the residual itself. Latent
+    attention whose queries are compressed takes nothing gathered.
+    """
+    with ops.scope("norm"):
+        sums = moments(ops, model, x)
+        y = scale(ops, model, x, sums, w.get("norm"))
+    if model.separate_norms:
+        x_kv, x_e = gather(ops, layout, x)
+        with ops.scope("norm"):
+            y_kv, y_e = (scale(ops, model, part, sums, w.get("norm")) for part in (x_kv, x_e))
+            return y, y_kv, y_e, scale(ops, model, x_e, sums, w.get("ffn_norm"))
+    if model.latent is not None and model.latent.query_rank is not None and model.block == "serial":
+        return y, y, y, y
+    y_kv, y_e = gather(ops, layout, y)
+    return y, y_kv, y_e, y_e
 
 
 def gather(ops: Ops[T], layout: Layout, y: T) -> tuple[T, T]:
@@ -180,19 +224,11 @@ def attention(
         return ops.einsum("BLKGD,KGDE->BLE", mixed, ops.to(w["o"], f"K_{fk} G_{fg} D E_{e}")), cache
 
 
-def softmax(ops: Ops[T], scores: T, positions: T, scale: float) -> T:
-    """Shares [B L K G S] of each cached position; where S is split, chips exchange two numbers a query."""
-    if not scores.sharding["S"]:
-        return ops.softmax(scores, positions, scale)
-    sums = ops.shard_sums(scores, positions, scale)
-    sums = ops.to(sums, str(sums.sharding.split("S", "")))
-    return ops.softmax(scores, positions, scale, sums)
-
-
 def switch(ops: Ops[T], cache: T, layout: Layout) -> T:
-    """A cache of all layers [A M B S K D] in another phase's sharding; its batch fits both."""
+    """A cache of all layers [A M B S K D] or [A B S R] in another phase's sharding; its batch fits both."""
+    sharding = layout.latent_cache if "R" in cache.sharding.dims else layout.cache
     with ops.scope("switch"):
-        return ops.to(cache, f"A {layout.cache}")
+        return ops.to(cache, f"A {sharding}")
 
 
 def _replicas(layout: Layout, axes: str) -> str:

@@ -62,7 +62,7 @@ class Storage:
     padded_axes: str  # every axis that splits a weight in either phase: E, F and V are padded for these
 
     def padded(self, model: Model, sizes) -> dict:
-        """Sizes of the dims of weights [E F K G D V] and of latent attention, padded so that all splits divide.
+        """Sizes of the dims of weights [E F K G D V] and of latent attention, padded so that they divide.
 
         `sizes` maps axes to ints or NumPy arrays; the result has the same kind of numbers.
         """

@@ -1,0 +1,160 @@
+"""The program's operations on a simulated mesh, device by device in plain NumPy: what a block computes.
+
+Shares with the interpreters under test only the choice of collectives. It has what one block needs, and a
+cache that already holds the rows of the new tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tests.sharding.simulated_mesh import Held, SimulatedMesh
+
+from partita.sharding import Sharding, parse
+from partita.sharding.reshard import reshard
+from partita.sharding.spec import contract
+from partita.specs import Model
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A tensor: what each device holds of it, and how that is a part of the whole."""
+
+    held: Held
+    sharding: Sharding
+
+    def map(self, change: Callable[[np.ndarray], np.ndarray], sharding: Sharding | None = None) -> Spread:
+        return Spread({d: change(a) for d, a in self.held.items()}, sharding or self.sharding)
+
+    def meet(self, other: Spread, change: Callable[..., np.ndarray], sharding: Sharding) -> Spread:
+        return Spread({d: change(a, other.held[d]) for d, a in self.held.items()}, sharding)
+
+
+class SimulatedOps:
+    """`program.ops.Ops` over `Spread`; float64 throughout."""
+
+    def __init__(self, mesh: SimulatedMesh, d_model: int):
+        self.mesh, self.d_model = mesh, d_model
+
+    def place(self, whole: np.ndarray, sharding: str) -> Spread:
+        """Every device's part of a tensor."""
+        return Spread(self.mesh.place(whole, parse(sharding)), parse(sharding))
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        yield
+
+    def to(self, t: Spread, sharding: str) -> Spread:
+        for step in reshard(t.sharding, parse(sharding)):
+            t = Spread(self.mesh.run(step, t.held), step.after)
+        return t
+
+    def einsum(
+        self, text: str, a: Spread, b: Spread, *, causal: bool = False, precise: bool = False
+    ) -> Spread:
+        return a.meet(b, lambda x, y: np.einsum(text, x, y), contract(text, a.sharding, b.sharding))
+
+    def add(self, a: Spread, b: Spread) -> Spread:
+        assert a.sharding == b.sharding
+        return a.meet(b, np.add, a.sharding)
+
+    def moments(self, x: Spread, norm: str) -> Spread:
+        sharding = Sharding("BLM", (x.sharding["B"], x.sharding["L"], ""), x.sharding.axes[-1])
+        sums = [lambda v: (v**2).sum(-1)] + ([lambda v: v.sum(-1)] if norm == "layernorm" else [])
+        return x.map(lambda v: np.stack([s(v) for s in sums], axis=-1), sharding)
+
+    def normalise(self, x: Spread, moments: Spread, parameters: Spread | None, model: Model) -> Spread:
+        dims = x.held[self.mesh.devices[0]].shape[-1] * self.mesh.shards(x.sharding.axes[-1])
+
+        def unit(v: np.ndarray, m: np.ndarray) -> np.ndarray:
+            mean = m[..., 1:] / dims if model.norm == "layernorm" else 0.0
+            return (v - mean) / np.sqrt(m[..., :1] / dims - mean**2 + model.norm_epsilon)
+
+        x = x.meet(moments, unit, x.sharding)
+        if parameters is None:
+            return x
+        scaled = x.meet(parameters, lambda v, p: v * p[0], x.sharding)
+        if model.norm == "rmsnorm":
+            return scaled
+        return scaled.meet(parameters, lambda v, p: v + p[1], x.sharding)
+
+    def gate(self, h: Spread, feed_forward: str) -> Spread:
+        return h.map(lambda v: v[:, :, 0] / (1 + np.exp(-v[:, :, 0])) * v[:, :, 1], h.sharding.without("M"))
+
+    def rotate(self, x: Spread, positions: Spread, base: float) -> Spread:
+        def turned(v: np.ndarray, p: np.ndarray) -> np.ndarray:
+            half = v.shape[-1] // 2
+            angles = p[..., None] * base ** (-np.arange(half) / half)
+            angles = angles.reshape(*p.shape, *[1] * (v.ndim - 3), half)
+            first, second = v[..., :half], v[..., half:]
+            cos, sin = np.cos(angles), np.sin(angles)
+            return np.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+
+        return x.meet(positions, turned, x.sharding)
+
+    def shard_sums(self, scores: Spread, positions: Spread, scale: float) -> Spread:
+        sharding = Sharding(scores.sharding.dims + "M", (*scores.sharding.axes, ""))
+
+        def sums(v: np.ndarray) -> np.ndarray:
+            largest = (v * scale).max(-1, keepdims=True)
+            return np.stack([largest, np.exp(v * scale - largest).sum(-1, keepdims=True)], axis=-1)
+
+        return scores.map(sums, sharding)
+
+    def softmax(self, scores: Spread, positions: Spread, scale: float, sums: Spread | None = None) -> Spread:
+        if sums is not None:  # of the last position alone, which sees all the others wherever they lie
+
+            def share(v: np.ndarray, s: np.ndarray) -> np.ndarray:
+                largest = s[..., 0].max(-1, keepdims=True)
+                return np.exp(v * scale - largest) / (s[..., 1] * np.exp(s[..., 0] - largest)).sum(
+                    -1, keepdims=True
+                )
+
+            return scores.meet(sums, share, scores.sharding)
+
+        def shares(v: np.ndarray, p: np.ndarray) -> np.ndarray:
+            seen = np.arange(v.shape[-1]) <= p[:, :, None, None, None]
+            weights = np.exp(np.where(seen, v * scale, -np.inf))
+            return weights / weights.sum(-1, keepdims=True)
+
+        return scores.meet(positions, shares, scores.sharding)
+
+    def as_cache(self, kv: Spread) -> Spread:
+        return replace(kv, sharding=kv.sharding.rename("L", "S"))
+
+    def write(self, cache: Spread, kv: Spread, positions: Spread) -> Spread:
+        return cache
+
+    def _not_simulated(self, *_: object, **__: object) -> Any:
+        """Operations outside a block, and of attention with separate keys and values."""
+        raise NotImplementedError
+
+    lookup = last = best = pick = take = layers = rotate_keys = _not_simulated
+
+
+class SimulatedLatentOps(SimulatedOps):
+    """`program.latent.LatentOps` over `Spread`."""
+
+    def join(self, first: Spread, rope: Spread) -> Spread:
+        assert not first.sharding.axes[-1]
+        assert not rope.sharding.axes[-1]
+        assert first.sharding.partial == rope.sharding.partial
+        sharding = first.sharding.rename(first.sharding.dims[-1], "R")
+        return first.meet(rope, lambda a, b: np.concatenate([a, b], axis=-1), sharding)
+
+    def halves(self, t: Spread, rope: int, first: str) -> tuple[Spread, Spread]:
+        assert not t.sharding["R"]
+        return (
+            t.map(lambda v: v[..., :-rope], t.sharding.rename("R", first)),
+            t.map(lambda v: v[..., -rope:], t.sharding.rename("R", "P")),
+        )
+
+    def read(self, cache: Spread, queries: Spread) -> Spread:
+        return cache
+
+    def one_query(self, t: Spread) -> bool:
+        return t.held[self.mesh.devices[0]].shape[1] * self.mesh.shards(t.sharding["L"]) == 1

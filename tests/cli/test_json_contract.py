@@ -32,6 +32,9 @@ def check_prediction(found: dict[str, Any], phase: str) -> None:
         "mfu": float,
         "chip_seconds_per_token": float,
         "flops": NUMBER,
+        "steps": int,
+        "workload": dict,
+        "pipeline": dict,
         "memory_bytes_per_chip": dict,
         "max_context": int,
         "max_batch": int,
@@ -46,7 +49,8 @@ def check_prediction(found: dict[str, Any], phase: str) -> None:
     assert found["layout"]["roles"].keys() == found["layout"]["mesh"].keys()
     assert found["bound"]["total_seconds"] >= found["bound"]["step_seconds"] > 0
     memory = found["memory_bytes_per_chip"]
-    assert memory["total"] == memory["weights"] + memory["kv"] + memory["activations"] <= memory["capacity"]
+    parts = ("weights", "kv", "activations", "runtime")
+    assert memory["total"] == sum(memory[part] for part in parts) <= memory["capacity"]
     for collective in found["collectives"]:
         assert collective.keys() >= {"kind", "axes", "bytes", "messages"}
         assert collective["kind"] in COLLECTIVES

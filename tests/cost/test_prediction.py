@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -211,11 +212,11 @@ def test_moving_the_cache_between_phases_takes_time_only_where_it_moves():
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_memory_by_part_sums_to_the_total(phase: Phase, layout: str):
     memory = palm(phase, layout, INT8, 64).memory_bytes
-    parts = [memory[part] for part in ("weights", "kv", "activations")]
+    parts = [memory[part] for part in ("weights", "kv", "activations", "runtime")]
     assert min(parts) > 0
     assert memory["total"] == sum(parts)
     assert memory["capacity"] == 32 * 2**30
-    assert set(memory) == {"weights", "kv", "activations", "total", "capacity"}
+    assert set(memory) == {"weights", "kv", "activations", "runtime", "total", "capacity"}
 
 
 def test_palm_540b_holds_its_share_of_the_weights_and_the_cache():
@@ -256,6 +257,18 @@ def test_the_largest_batch_may_lie_beyond_some_that_do_not_fit(
     assert tiny("decode", "ws2d/batch", hbm_bytes, mesh).max_batch == fitting[-1]
 
 
+def test_what_the_runtime_keeps_is_a_part_of_its_own():
+    """XLA leaves programs 30.75 GiB of a TPU v4: no layout may have the rest."""
+    found = palm("decode", "ws2d/batch", INT8, 64)
+    kept = found.setting.cluster.chip.runtime_bytes
+    assert found.memory_bytes["runtime"] == kept == 1.25 * 2**30
+    free = TPUS.model_copy(update={"chip": TPUS.chip.model_copy(update={"runtime_bytes": 0})})
+    roomy = predict(replace(found.setting, cluster=free), "decode", parse_layout("ws2d/batch", "xyz"))
+    assert roomy.memory_bytes["total"] == found.memory_bytes["total"] - kept
+    each = found.memory_bytes["kv"] // 64
+    assert roomy.max_batch - found.max_batch == pytest.approx(kept / each, abs=64)  # 64 chips share a batch
+
+
 def test_nothing_fits_a_chip_smaller_than_the_weights():
     found = tiny("decode", "ws2d/batch", 1000)
     assert not found.fits
@@ -290,12 +303,12 @@ def test_every_dim_that_is_padded_is_named():
     sizes = {name: (pad["from"], pad["to"]) for name, pad in found.padding.items()}
     assert sizes == {
         "heads": (3, 8),
-        "kv_heads": (3, 8),
+        "kv_heads": (3, 4),
         "d_model": (50, 56),
         "d_ff": (99, 104),
         "vocabulary": (101, 104),
     }
-    larger = 3 * (2 * 56 * 8 * (8 + 8) + 3 * 56 * 104 + 2 * 56) + 104 * 56 + 56
+    larger = 3 * (2 * 56 * 8 * (8 + 4) + 3 * 56 * 104 + 2 * 56) + 104 * 56 + 56
     assert found.padded_parameters == larger - found.setting.model.parameters
 
 
@@ -314,6 +327,9 @@ KEYS = {
     "batch",
     "tokens_per_step",
     "context",
+    "steps",
+    "workload",
+    "pipeline",
     "weights",
     "kv",
     "layout",
@@ -338,7 +354,8 @@ def test_the_json_form_has_every_key_of_the_contract(phase: Phase, layout: str):
     assert set(read) >= KEYS
     assert set(read["layout"]) >= {"ffn", "attention", "mesh", "roles"}
     assert set(read["bound"]) >= {"step_seconds", "total_seconds"}
-    assert set(read["memory_bytes_per_chip"]) == {"weights", "kv", "activations", "total", "capacity"}
+    memory = {"weights", "kv", "activations", "runtime", "total", "capacity"}
+    assert set(read["memory_bytes_per_chip"]) == memory
     assert read["collectives"]
     for collective in read["collectives"]:
         assert set(collective) == {"kind", "axes", "bytes", "messages"}

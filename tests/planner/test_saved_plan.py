@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from tests.planner.settings import setting
 
+from partita.cost.prediction import Setting, predict
 from partita.errors import InputError
 from partita.planner import Plan, make_plan
-from partita.planner.saved import load_plan
-from partita.specs import Formats
+from partita.planner.saved import load_plan, setting_as_json
+from partita.sharding import Mesh, parse_layout
+from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 
 PLAN = make_plan(setting("smollm2-135m", "tpu-v4:1x2x2", Formats(kv="int8"), batch=6, prompt=48, output=4))
 WRITTEN: dict[str, Any] = PLAN.as_json()
@@ -46,6 +48,29 @@ def test_a_saved_plan_comes_back_as_it_was_chosen(plan: Plan, file: Path):
     assert prefill.as_json() == plan.prefill.as_json()
     assert decode.as_json() == plan.decode.as_json()
     assert prefill.layout.storage == decode.layout.storage == plan.decode.layout.storage
+
+
+def test_stages_chunks_prefix_and_samples_come_back(file: Path):
+    on, sizes = parse_cluster("a100-80g:2x2"), {"prefix": 16, "chunk": 8, "samples": 3}
+    workload = Workload(prompt=48, output=4, batch=6, **sizes)
+    asked = Setting(catalogue_model("smollm2-135m"), on, Mesh.of((1, 2)), Formats(), workload, 2)
+    written = WRITTEN | {"setting": setting_as_json(asked)}
+    written |= {p: {"layout": {"ffn": "ws1d", "attention": "heads"}} for p in ("prefill", "decode")}
+    loaded = load_plan(saved(file, written))
+    assert loaded.setting == asked
+    prefill, decode = loaded.predictions()
+    roles = parse_layout("ws1d/heads", "xy")
+    assert prefill.as_json() == predict(asked, "prefill", roles).as_json()
+    assert decode.as_json() == predict(asked, "decode", roles).as_json()
+    assert (prefill.batch, decode.batch, prefill.steps) == (2, 6, 4)
+
+
+def test_a_file_of_before_there_were_stages_and_chunks_means_what_it_meant(file: Path):
+    older = copy.deepcopy(WRITTEN)
+    del older["setting"]["stages"]
+    for name in ("prefix", "chunk", "samples"):
+        del older["setting"]["workload"][name]
+    assert load_plan(saved(file, older)).setting == PLAN.decode.setting
 
 
 def test_a_layout_changed_by_hand_is_priced_anew(file: Path):
@@ -125,6 +150,10 @@ def test_a_missing_key_is_named(path: tuple[str, ...], file: Path):
         (("setting", "model", "layers"), 0, "layers = 0"),
         (("setting", "workload", "batch"), 0, "batch: 0: must be a whole number of at least 1"),
         (("setting", "workload", "batsh"), 1, "batsh"),
+        (("setting", "workload", "prefix"), 48, "prefix: 48: must be a whole number from 0 to 47"),
+        (("setting", "workload", "chunk"), 0, "chunk: 0: must be a whole number of at least 1"),
+        (("setting", "stages"), 3, "stages: 3: must be a whole number that divides the slowest axis"),
+        (("setting", "stages"), None, "stages: must be a whole number"),
         (("setting", "formats", "kv"), "int4", "kv = 'int4'"),
         (("decode", "layout", "ffn"), "ws3d", "ffn: ws3d: unknown layout"),
         (("prefill", "layout", "attention"), "x=heads", "no role for axis y, z"),

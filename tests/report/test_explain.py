@@ -1,5 +1,6 @@
 """`explain`'s rows: their times, bytes and FLOPs are the step's; and the page that shows them."""
 
+import json
 from collections import Counter
 from io import StringIO
 
@@ -43,6 +44,34 @@ def test_the_times_add_up_to_the_steps_bound(layout: str, phase: Phase, batch: i
     for row in rows:
         assert row["share"] == pytest.approx(row["bound_seconds"] / found.step_seconds)
         assert row["bound_seconds"] >= 0
+
+
+@pytest.mark.parametrize(("batch", "phase"), [(1, "decode"), (3, "decode"), (1, "prefill"), (64, "prefill")])
+def test_what_a_stage_waits_is_a_row_of_its_own(batch: int, phase: Phase):
+    on, workload = parse_cluster("a100-80g:3x8"), Workload(prompt=20, output=8, batch=batch)
+    setting = Setting(catalogue_model("mt-nlg-530b"), on, Mesh.of((1, 8)), Formats(), workload, 3)
+    found = predict(setting, phase, parse_layout("ws1d/heads", "xy"))
+    rows = operations(found)
+    assert sum(row["bound_seconds"] for row in rows) == pytest.approx(found.step_seconds, rel=1e-9)
+    wait = rows[-1]
+    assert (wait["scope"], wait["op"], wait["flops"]) == ("pipeline", "wait", 0)
+    assert wait["bound_seconds"] == found.idle_seconds
+    assert (found.idle_seconds > 0) == (batch != 3)  # three microbatches keep the longest stage busy
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(explanation(found))
+    assert "pipeline: wait" in console.export_text()
+
+
+def test_chunks_are_explained_by_their_longest():
+    on, workload = (
+        parse_cluster("tpu-v4:4x4x4"),
+        Workload(prompt=2048, output=8, batch=1, prefix=100, chunk=500),
+    )
+    setting = Setting(catalogue_model("palm-540b"), on, Mesh.of((4, 4, 4)), Formats(), workload)
+    found = predict(setting, "prefill", parse_layout("ws2d/heads", "xyz"))
+    rows = json.loads(json.dumps(operations(found)))
+    assert sum(row["bound_seconds"] for row in rows) == pytest.approx(found.step_seconds, rel=1e-9)
+    assert sum(row["memory_bytes"] for row in rows if "attend" in row["scope"]) > 0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

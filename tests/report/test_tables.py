@@ -45,8 +45,9 @@ def test_memory_is_shown_by_part_and_adds_up():
     row = next(
         line for line in text_of(tables.predictions([plan.decode])).splitlines() if "of 34.4 GB" in line
     )
-    assert "2.23 GB of 34.4 GB: weights 2.16 GB, kv 69.2 MB, activations 4.39 MB" in row
-    assert memory["total"] == memory["weights"] + memory["kv"] + memory["activations"]
+    parts = "weights 2.16 GB, kv 69.2 MB, activations 4.39 MB, runtime 1.34 GB"
+    assert f"3.57 GB of 34.4 GB: {parts}" in row
+    assert memory["total"] == sum(memory[part] for part in ("weights", "kv", "activations", "runtime"))
 
 
 @pytest.mark.parametrize(("model", "shown"), [("smollm2-135m", True), ("palm-8b", False)])

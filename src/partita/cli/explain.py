@@ -30,6 +30,10 @@ def command(
     context: p.Context = None,
     prompt: p.Prompt = None,
     output: p.Output = 64,
+    stages: p.Stages = 1,
+    prefix: p.Prefix = 0,
+    chunk: p.Chunk = None,
+    samples: p.Samples = 1,
     weights: o.Weights = "bf16",
     kv: o.Kv = "bf16",
     activations: o.Activations = "bf16",
@@ -45,7 +49,8 @@ def command(
         found = list(load_plan(what).predictions())
     else:
         formats = (weights, kv, activations, reduce)
-        found = [p.priced(what, on, phase, mesh, ffn, attention, batch, context, prompt, output, formats)]
+        sizes = (batch, context, prompt, output, formats, stages, prefix, chunk, samples)
+        found = [p.priced(what, on, phase, mesh, ffn, attention, *sizes)]
     if json:
         phases = [{"phase": f.phase, "layout": str(f.layout.roles), "ops": operations(f)} for f in found]
         show_json({"schema": "partita.explanation/1", "phases": phases})

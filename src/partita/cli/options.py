@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from partita.cost.prediction import Setting
+from partita.cost.setting import Setting, stage_of
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import Roles, parse_roles
@@ -60,11 +60,14 @@ def read_formats(weights: str, kv: str, activations: str, reduce: str) -> Format
     )
 
 
-def read_setting(model: str, cluster: str, mesh: str | None, workload: Workload, formats: Formats) -> Setting:
-    """What is priced; the mesh is the cluster's own shape unless given."""
+def read_setting(
+    model: str, cluster: str, mesh: str | None, workload: Workload, formats: Formats, stages: int = 1
+) -> Setting:
+    """What is priced; the mesh is the shape of the cluster, or of one stage of it, unless given."""
     described, on = read_model(model), parse_cluster(cluster)
-    setting = Setting(described, on, parse_mesh(mesh) if mesh else Mesh.of(on.shape), formats, workload)
-    _ = setting.peaks  # a mesh or format that does not fit the cluster is refused here
+    shape = parse_mesh(mesh) if mesh else Mesh.of(stage_of(on, stages).shape)
+    setting = Setting(described, on, shape, formats, workload, stages)
+    _ = setting.peaks, setting.parts  # a mesh, format or number of stages that does not fit is refused here
     return setting
 
 

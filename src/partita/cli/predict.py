@@ -10,7 +10,7 @@ from partita.cli import options as o
 from partita.cli.output import show, show_json
 from partita.cost.prediction import Prediction, predict
 from partita.errors import InputError
-from partita.planner.plan import alone_fits
+from partita.planner.misfit import alone_fits
 from partita.sharding.roles import parse_roles
 from partita.specs.workload import Workload
 
@@ -21,6 +21,17 @@ Batch = Annotated[int, typer.Option("--batch", help="Sequences.")]
 Context = Annotated[int | None, typer.Option("--context", help="Tokens in the cache, in a decode step.")]
 Prompt = Annotated[int | None, typer.Option("--prompt", help="Prompt tokens of each sequence.")]
 Output = Annotated[int, typer.Option("--output", help="Tokens each sequence generates.")]
+Stages = Annotated[
+    int,
+    typer.Option("--stages", help="Pipeline stages over the slowest axis; the mesh is that of one stage."),
+]
+Prefix = Annotated[
+    int, typer.Option("--prefix", help="Prompt tokens whose keys and values are cached already.")
+]
+Chunk = Annotated[
+    int | None, typer.Option("--chunk", help="New prompt tokens a prefill step; all of them unless given.")
+]
+Samples = Annotated[int, typer.Option("--samples", help="Sequences written for each prompt.")]
 
 
 def priced(
@@ -35,6 +46,10 @@ def priced(
     prompt: int | None,
     output: int,
     formats: tuple[str, str, str, str],
+    stages: int = 1,
+    prefix: int = 0,
+    chunk: int | None = None,
+    samples: int = 1,
 ) -> Prediction:
     """The prediction the flags ask for; raises InputError where it does not fit the chips.
 
@@ -48,8 +63,11 @@ def priced(
         output=output,
         batch=batch,
         context=tokens if context is None else context,
+        prefix=prefix,
+        chunk=chunk,
+        samples=samples,
     )
-    setting = o.read_setting(model, cluster, mesh, workload, o.read_formats(*formats))
+    setting = o.read_setting(model, cluster, mesh, workload, o.read_formats(*formats), stages)
     found = predict(setting, phase, parse_roles(ffn, attention, setting.mesh.axes))
     alone_fits(found)
     return found
@@ -66,6 +84,10 @@ def command(
     context: Context = None,
     prompt: Prompt = None,
     output: Output = 64,
+    stages: Stages = 1,
+    prefix: Prefix = 0,
+    chunk: Chunk = None,
+    samples: Samples = 1,
     weights: o.Weights = "bf16",
     kv: o.Kv = "bf16",
     activations: o.Activations = "bf16",
@@ -74,7 +96,8 @@ def command(
 ) -> None:
     """Price one phase of a model in one layout."""
     formats = (weights, kv, activations, reduce)
-    found = priced(model, on, phase, mesh, ffn, attention, batch, context, prompt, output, formats)
+    portions = (stages, prefix, chunk, samples)
+    found = priced(model, on, phase, mesh, ffn, attention, batch, context, prompt, output, formats, *portions)
     if json:
         show_json(found.as_json())
         return

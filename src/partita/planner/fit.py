@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from partita.cost.prediction import Setting
 from partita.errors import InputError
@@ -29,21 +30,21 @@ def _changes(setting: Setting) -> Iterator[tuple[str, Setting]]:
         if any(getattr(setting.formats, k) != v for k, v in update.items()):
             formats = setting.formats.model_copy(update=update)
             flags = " ".join(f"--{name} {value}" for name, value in update.items())
-            yield flags, _with(setting, formats=formats)
+            yield flags, replace(setting, formats=formats)
     workload = setting.workload
     prefill = workload.prefill_batch
     while prefill > 1:
         prefill //= 2
-        yield f"--prefill-batch {prefill}", _with(setting, workload=_sized(workload, prefill_batch=prefill))
+        yield f"--prefill-batch {prefill}", replace(setting, workload=_sized(workload, prefill_batch=prefill))
     batch = workload.batch
     while batch > 1:
         batch //= 2
-        yield f"--batch {batch}", _with(setting, workload=_sized(workload, batch=batch))
+        yield f"--batch {batch}", replace(setting, workload=_sized(workload, batch=batch))
     prompt = workload.prompt
     while prompt > 128:
         prompt //= 2
         shorter = _sized(workload, prompt=prompt)
-        yield f"--prompt {prompt} --context {shorter.context}", _with(setting, workload=shorter)
+        yield f"--prompt {prompt} --context {shorter.context}", replace(setting, workload=shorter)
     yield from _larger(setting)
 
 
@@ -65,13 +66,8 @@ def _larger(setting: Setting) -> Iterator[tuple[str, Setting]]:
             return
         yield (
             f"--on {cluster.name}",
-            _with(setting, cluster=cluster, mesh=Mesh(setting.mesh.axes, tuple(mesh))),
+            replace(setting, cluster=cluster, mesh=Mesh(setting.mesh.axes, tuple(mesh))),
         )
-
-
-def _with(setting: Setting, **changes) -> Setting:
-    fields = ("model", "cluster", "mesh", "formats", "workload")
-    return Setting(**{name: changes.get(name, getattr(setting, name)) for name in fields})
 
 
 def _sized(
@@ -79,10 +75,11 @@ def _sized(
 ) -> Workload:
     batch = batch or workload.batch
     shorter = workload.prompt - (prompt or workload.prompt)
-    return Workload(
-        prompt=prompt or workload.prompt,
-        output=workload.output,
-        batch=batch,
-        prefill_batch=min(prefill_batch or workload.prefill_batch, batch),
-        context=max(workload.context - shorter, 1),
-    )
+    sizes = {
+        "prompt": prompt or workload.prompt,
+        "batch": batch,
+        "prefill_batch": min(prefill_batch or workload.prefill_batch, batch),
+        "context": max(workload.context - shorter, 1),
+        "prefix": min(workload.prefix, (prompt or workload.prompt) - 1),
+    }
+    return Workload(**(workload.model_dump() | sizes))

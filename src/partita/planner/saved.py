@@ -51,6 +51,7 @@ def setting_as_json(setting: Setting) -> dict[str, Any]:
         "mesh": str(setting.mesh),
         "formats": setting.formats.model_dump(),
         "workload": setting.workload.model_dump(),
+        "stages": setting.stages,
     }
 
 
@@ -72,8 +73,9 @@ def load_plan(path: str | Path) -> SavedPlan:
             parse_mesh(written["mesh"]),
             Formats.model_validate(written["formats"]),
             _workload(written["workload"]),
+            written.get("stages", 1),
         )
-        _ = setting.peaks
+        _ = setting.peaks, setting.parts
         axes = setting.mesh.axes
         layouts = {phase: data[phase]["layout"] for phase in ("prefill", "decode")}
         roles = {p: parse_roles(layout["ffn"], layout["attention"], axes) for p, layout in layouts.items()}
@@ -89,8 +91,10 @@ def load_plan(path: str | Path) -> SavedPlan:
 
 
 def _workload(written: dict[str, Any]) -> Workload:
+    """What older files do not have keeps its default."""
     fields = set(Workload.model_fields)
-    if wrong := sorted(fields ^ set(written)):
+    needed = {name for name, field in Workload.model_fields.items() if field.is_required()}
+    if wrong := sorted((needed - set(written)) | (set(written) - fields)):
         raise InputError(
             "workload", ", ".join(wrong), f"missing or unknown; its keys must be {', '.join(sorted(fields))}"
         )

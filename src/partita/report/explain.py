@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partita.cost.bound import Peaks, communication_seconds
-from partita.cost.ledger import Entry
+from partita.cost.ledger import Entry, plain_number
 from partita.cost.prediction import Prediction
 from partita.specs.units import format_bytes, format_count, format_seconds
 
@@ -28,7 +28,8 @@ def operations(prediction: Prediction) -> list[dict[str, Any]]:
     """One row an operation, repeats counted: sharding before and after, counts, bound seconds, share.
 
     An operation's time is its communication and its part of whatever binds the step's arithmetic, compute
-    or memory; the times add up to the step's.
+    or memory. Of a pipeline these are the longest stage's, and it waits for the rest of the step, in a last
+    row: the times add up to the step's.
     """
     peaks, whole = prediction.setting.peaks, prediction.step_seconds
     by_compute = prediction.bound.compute_seconds >= prediction.bound.memory_seconds
@@ -45,14 +46,33 @@ def operations(prediction: Prediction) -> list[dict[str, Any]]:
                 "after": str(entry.after),
                 "repeat": entry.repeat,
                 "flops": entry.flops * entry.repeat,
-                "memory_bytes": (entry.weight_bytes + entry.kv_bytes) * entry.repeat,
+                "memory_bytes": plain_number((entry.weight_bytes + entry.kv_bytes) * entry.repeat),
                 "sent_bytes": float(entry.sent_bytes * entry.repeat),
                 "messages": entry.messages * entry.repeat,
                 "bound_seconds": seconds,
                 "share": seconds / whole if whole else 0.0,
             }
         )
+    if prediction.setting.stages > 1:
+        rows.append(_wait(prediction.idle_seconds, whole))
     return rows
+
+
+def _wait(seconds: float, whole: float) -> dict[str, Any]:
+    """The row of what a pipeline stage waits for the others and the links between them."""
+    none = dict.fromkeys(("flops", "memory_bytes", "sent_bytes", "messages"), 0)
+    return {
+        "scope": "pipeline",
+        "op": "wait",
+        "kind": "wait",
+        "axes": "",
+        "before": [],
+        "after": "",
+        "repeat": 1,
+        **none,
+        "bound_seconds": seconds,
+        "share": seconds / whole if whole else 0.0,
+    }
 
 
 def _seconds(entry: Entry, peaks: Peaks, by_compute: bool) -> float:
@@ -75,7 +95,7 @@ def explanation(prediction: Prediction) -> Group:
         times = f" x{row['repeat']}" if row["repeat"] > 1 else ""
         table.add_row(
             Text(f"{row['scope']}: {row['op']}{times}"),
-            Text(f"{', '.join(row['before'])} -> {row['after']}"),
+            Text(f"{', '.join(row['before'])} -> {row['after']}" if row["before"] else ""),
             Text(row["axes"]),
             format_count(row["flops"]) if row["flops"] else "",
             format_bytes(row["memory_bytes"]) if row["memory_bytes"] else "",

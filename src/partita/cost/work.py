@@ -1,0 +1,189 @@
+"""A phase as it runs: its turns (chunks or decode steps) through its pipeline stages, priced.
+
+One price is that of a microbatch on one stage (`price_step`); here they become the seconds of a step, of the
+whole phase, and the bytes of the fullest chip. Knows nothing about which layout is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from partita.cost.bound import Bound, bound
+from partita.cost.chunks import Turn, prefill_turns
+from partita.cost.ledger import Ledger, Number
+from partita.cost.parts import Part
+from partita.cost.pipeline import decode_seconds, flow_seconds, microbatches, prefill_seconds
+from partita.cost.setting import Phase, Setting
+from partita.cost.step import Step, price_step
+from partita.sharding.layout import Layout, Storage, resolve
+from partita.sharding.roles import Roles
+from partita.sharding.spec import parse
+from partita.specs.formats import BYTES
+
+
+class Held(NamedTuple):
+    """Bytes on one chip."""
+
+    weights: Number
+    kv: Number
+    activations: Number
+
+
+@dataclass(frozen=True)
+class Work:
+    """A phase of `batch` sequences: prompts of `tokens` each, or decode on a cache of `tokens` each."""
+
+    setting: Setting
+    phase: Phase
+    roles: Roles
+    storage: Storage
+    batch: int
+    tokens: int
+    _steps: dict[tuple[Turn, Part], Step] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _layouts: dict[int, Layout] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    @cached_property
+    def microbatches(self) -> tuple[int, int]:
+        """How many, and sequences of the largest."""
+        return microbatches(self.batch, self.setting.stages)
+
+    @cached_property
+    def turns(self) -> tuple[Turn, ...]:
+        """All steps of a prefill; of decode, the one on the whole cache."""
+        if self.phase == "decode":
+            return (Turn(1, self.tokens),)
+        prefix = min(self.setting.workload.prefix, self.tokens - 1)
+        return prefill_turns(self.tokens, prefix, self.setting.workload.chunk)
+
+    @cached_property
+    def ends(self) -> tuple[Turn, ...]:
+        """Of every group of like turns the last one, which has the most cache."""
+        return tuple(_end(turn) for turn in self.turns)
+
+    @cached_property
+    def longest(self) -> Turn:
+        """The turn that takes longest."""
+        return self.ends[0] if len(self.ends) == 1 else max(self.ends, key=self.step_seconds)
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def layout(self, turn: Turn) -> Layout:
+        """For a microbatch of this turn."""
+        found = self._layouts.get(turn.queries)
+        if found is None:
+            mesh, size = self.setting.mesh, self.microbatches[1]
+            found = resolve(self.roles, self.storage, mesh, size, turn.queries)
+            self._layouts[turn.queries] = found
+        return found
+
+    def stage_bounds(self, turn: Turn) -> tuple[Bound, ...]:
+        """Of one microbatch on each stage, in order."""
+        found = {part: self._bound(turn, part) for part in set(self.setting.parts)}
+        return tuple(found[part] for part in self.setting.parts)
+
+    def stage_seconds(self, turn: Turn) -> tuple[Number, ...]:
+        return tuple(each.step_seconds for each in self.stage_bounds(turn))
+
+    def hop_bytes(self, turn: Turn) -> Number:
+        """Activations of a microbatch that each chip of a stage sends to its partner in the next."""
+        step, sharding = self._step(_end(turn), self.setting.parts[0]), parse(self.layout(turn).residual)
+        padded = self.storage.padded(self.setting.model, self.setting.mesh.size)
+        shards = np.prod([self.setting.mesh.size[axis] for axis in "".join(sharding.axes)], dtype=int)
+        elements = step.batch * step.queries * padded["E"] // int(shards)
+        return elements * BYTES[self.setting.formats.activations]
+
+    def hop_seconds(self, turn: Turn) -> Number:
+        return self.hop_bytes(turn) / self.setting.hop_bandwidth if self.setting.stages > 1 else 0
+
+    def step_seconds(self, turn: Turn) -> float:
+        """One turn of every sequence, through all stages."""
+        seconds = decode_seconds if self.phase == "decode" else prefill_seconds
+        return float(seconds(self.stage_seconds(turn), self.hop_seconds(turn), self.microbatches[0]))
+
+    def total_seconds(self) -> float:
+        """All turns of a prefill; of decode `output` steps, the cache growing from the prompt on."""
+        if self.phase == "decode":
+            workload = self.setting.workload
+            turn = Turn(1, workload.prompt + np.arange(1, workload.output + 1, dtype=float))
+            count = self.microbatches[0]
+            return float(np.sum(decode_seconds(self.stage_seconds(turn), self.hop_seconds(turn), count)))
+        if len(self.turns) == 1:
+            return self.step_seconds(self.turns[0])
+        stages = [self.stage_seconds(turn) for turn in self.turns]
+        hops = [self.hop_seconds(turn) for turn in self.turns]
+        return float(
+            flow_seconds([self._jobs(times) for times in zip(*stages, strict=True)], self._jobs(hops))
+        )
+
+    def _jobs(self, times: Sequence[Number]) -> np.ndarray:
+        """Times of each group of turns as times of all jobs: turn by turn, each of all microbatches."""
+        groups = [
+            np.broadcast_to(time, turn.context.shape if isinstance(turn.context, np.ndarray) else 1)
+            for time, turn in zip(times, self.turns, strict=True)
+        ]
+        return np.repeat(np.concatenate(groups).astype(float), self.microbatches[0])
+
+    # -- what chips do and hold -------------------------------------------------------------------------
+
+    def busiest(self, turn: Turn) -> Step:
+        """What a chip of the longest stage does in one turn of every sequence; held bytes are `held`'s."""
+        parts, seconds = self.setting.parts, [float(s) for s in self.stage_seconds(turn)]
+        step = self._step(turn, parts[seconds.index(max(seconds))])
+        count, held = self.microbatches[0], self.held
+        entries = step.ledger.entries
+        if count > 1:
+            entries = [replace(entry, repeat=entry.repeat * count) for entry in entries]
+        return replace(
+            step,
+            ledger=Ledger(entries, step.ledger.held_bytes),
+            weight_bytes=held.weights,
+            kv_bytes=held.kv,
+            activation_bytes=held.activations,
+        )
+
+    @cached_property
+    def held(self) -> Held:
+        """Bytes on a chip of the fullest stage: its weights, the cache of the whole batch at the end of the
+        phase, and the activations of the turn that has most."""
+        found = []
+        for part in set(self.setting.parts):
+            steps = [self._step(turn, part) for turn in self.ends]
+            activations = max(step.activation_bytes for step in steps)
+            kv = self.microbatches[0] * steps[-1].kv_bytes
+            found.append(Held(steps[-1].weight_bytes, kv, activations))
+        return max(found, key=sum)
+
+    def _bound(self, turn: Turn, part: Part) -> Bound:
+        return bound(self._step(turn, part).ledger, self.setting.peaks)
+
+    def _step(self, turn: Turn, part: Part) -> Step:
+        if isinstance(turn.context, np.ndarray):
+            return self._price(turn, part)
+        found = self._steps.get((turn, part))
+        if found is None:
+            found = self._steps[turn, part] = self._price(turn, part)
+        return found
+
+    def _price(self, turn: Turn, part: Part) -> Step:
+        setting = self.setting
+        return price_step(
+            setting.model,
+            self.layout(turn),
+            setting.mesh.size,
+            setting.formats,
+            batch=self.microbatches[1],
+            queries=turn.queries,
+            context=turn.context,
+            part=part if turn.last else replace(part, unembeds=False),
+        )
+
+
+def _end(turn: Turn) -> Turn:
+    """Of several turns alike the last one."""
+    context = turn.context
+    return replace(turn, context=int(context[-1])) if isinstance(context, np.ndarray) else turn

@@ -22,6 +22,10 @@ LEGEND = (
     "E_x is split over axis x, partialsum-x is still to be summed over it. "
     "Bytes and FLOPs are one chip's, for one step; time is the bound's."
 )
+LATENT_LEGEND = (
+    "Of latent attention: Q and C compressed queries and keys/values, P the rotary part of a head and D the "
+    "rest, R = C P a cached row, U a head's value."
+)
 
 
 def operations(prediction: Prediction) -> list[dict[str, Any]]:
@@ -108,4 +112,5 @@ def explanation(prediction: Prediction) -> Group:
         f"{layout.roles}: {prediction.batch} sequences, step bound {format_seconds(prediction.step_seconds)}"
     )
     stored = [f"{name} {sharding}" for name, sharding in layout.storage.weights(setting.model).items()]
-    return Group(head, Text("weights stored as " + "; ".join(stored)), table, Text(LEGEND, style="dim"))
+    legend = LEGEND if setting.model.latent is None else f"{LEGEND} {LATENT_LEGEND}"
+    return Group(head, Text("weights stored as " + "; ".join(stored)), table, Text(legend, style="dim"))

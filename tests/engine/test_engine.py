@@ -241,9 +241,9 @@ def test_models_that_can_only_be_planned_for(changes: dict, feature: str):
     with pytest.raises(InputError, match=feature) as error:
         engine(model=model)
     assert (error.value.field, error.value.value) == ("model", model.name)
-    pair = [(parse_layout("ws2d/batch", "xyz"),) * 2]
+    roles = parse_layout("ws2d/batch", "xyz")
     with pytest.raises(InputError, match=feature):
-        next(verify(model, CUBE, pair, BF16, batch=8, prompt=8, context=16))
+        next(verify(model, CUBE, [(roles, roles)], BF16, batch=8, prompt=8, context=16))
 
 
 def test_devices_for_a_mesh():

@@ -9,8 +9,10 @@ from pathlib import Path
 from partita.errors import InputError
 
 
-def write_whole(path: Path, text: str, field: str) -> None:
-    """Writes `text` beside `path`, then renames: the file is the old one or the new one, never a part.
+def write_whole(path: Path, text: str | bytes, field: str) -> None:
+    """Writes beside `path`, then renames: the file is the old one or the new one, never a part.
+
+    A `text` that is no bytes is written as UTF-8.
 
     Raises InputError on `field` where it cannot be written; the old file is then as it was.
     """
@@ -20,8 +22,8 @@ def write_whole(path: Path, text: str, field: str) -> None:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise InputError(field, path, "is no ordinary file; give the path of a file to write")
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode("utf-8") if isinstance(text, str) else text)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)

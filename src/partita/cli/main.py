@@ -12,7 +12,7 @@ import sys
 
 import typer
 
-from partita.cli import catalogue, demo, explain, generate, glossary, plan, predict, verify
+from partita.cli import catalogue, demo, explain, generate, glossary, plan, predict, reproduce, verify
 from partita.cli.usage import usage_error
 from partita.errors import InputError
 
@@ -30,6 +30,7 @@ app.command("models")(catalogue.models)
 app.command("clusters")(catalogue.clusters)
 app.command("generate")(generate.command)
 app.command("verify")(verify.command)
+app.command("reproduce")(reproduce.command)
 app.command("glossary")(glossary.command)
 app.command("demo")(demo.command)
 

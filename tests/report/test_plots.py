@@ -111,7 +111,7 @@ def boxes(labels: list[Label], offsets, size: float = 10) -> list[Box]:
     for label, offset in zip(labels, offsets, strict=True):
         if offset is not None:
             x, y = label.point[0] + offset[0], label.point[1] + offset[1]
-            found.append(Box(x, y, x + 0.64 * size * len(label.text), y + 1.15 * size))
+            found.append(Box(x, y, x + 0.6 * size * len(label.text), y + 1.15 * size))
     return found
 
 

@@ -165,7 +165,7 @@ def label_points(ax: Axes, panel: Panel) -> None:
     legend, scale = ax.get_legend(), ax.get_figure(root=True).dpi / 72  # type: ignore[union-attr]
     taken = [Box(*legend.get_window_extent().extents)] if legend else []
     covered, labels, where = [], [], []
-    for series in panel.series:
+    for series in sorted(panel.series, key=lambda s: s.kind != "published"):  # these choose first
         dots = [tuple(ax.transData.transform(point)) for point in zip(series.x, series.y, strict=True)]
         star = series.kind == "published"
         if star:

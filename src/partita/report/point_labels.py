@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-_CHARACTER = (0.64, 1.15)
+_CHARACTER = (0.6, 1.15)
 """Mean width and height of a character over the font size."""
 
 

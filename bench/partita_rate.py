@@ -1,7 +1,9 @@
 """Partita: how many configurations one core prices a second, in the passes that its search is made of.
 
 A configuration is one layout, mesh, batch and context for one phase, whole Transformer, with seconds and
-bytes by part. Only legal ones are counted, though illegal cells of a pass take their time too.
+bytes by part. Only legal ones are counted, though illegal cells of a pass take their time too. A round prices
+every layout of a cluster at every batch and context: decode steps on caches of these lengths, and prefills of
+`NEW_TOKENS` tokens behind prefixes that fill them up. The rate with one context a round is given beside it.
 """
 
 from __future__ import annotations
@@ -11,17 +13,19 @@ import time
 from typing import Any
 
 import numpy as np
-from peers.rate import CONTEXTS, read_job, report, timed
+from peers.rate import read_job, report, timed
 
 MODEL, CLUSTER = "llama3-70b", "h100:2x8"
 MOST_AXES = 4  # all that 16 chips can have, so every layout of the space is priced
 BATCHES = tuple(2**n for n in range(12))
+CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+NEW_TOKENS = 512  # of a prefill; the rest of its context is a cached prefix
 SECONDS = ("compute_seconds", "weight_seconds", "kv_seconds", "communication_seconds")
 BYTES = ("weight_bytes", "kv_bytes", "activation_bytes")
 
 
 def partita_rate(seconds: float) -> dict[str, Any]:
-    """Prices every layout of both phases at every batch, a new context each round, until the time is up.
+    """Prices rounds, each with contexts that no round had before, until the time is up.
 
     Making the rows of the space is part of what is timed; reading the catalogue is not.
     """
@@ -34,33 +38,48 @@ def partita_rate(seconds: float) -> dict[str, Any]:
     model, cluster, formats = resolve_model(MODEL), parse_cluster(CLUSTER), Formats()
     ground = cluster_ground(cluster)
 
-    def one_round(context: int) -> tuple[int, dict[str, Any]]:
+    def one_round(contexts: tuple[int, ...]) -> tuple[int, dict[str, Any]]:
         """Legal configurations of a round, and the fastest decode step among them."""
         count, best = 0, {"step_ms": np.inf}
         for phase in ("decode", "prefill"):
             kinds = classes(model, ground, phase)
             counts = rows(ground, len(kinds), MOST_AXES)
-            queries, seen = (1, context) if phase == "decode" else (context, None)
+            queries = 1 if phase == "decode" else NEW_TOKENS
             space = (phase, kinds, counts, BATCHES)
-            for chosen, step, bound, legal in passes(
-                model, cluster.chip, ground, formats, *space, queries=queries, context=seen
+            for each in passes(
+                model,
+                cluster.chip,
+                ground,
+                formats,
+                *space,
+                queries=queries,
+                context=np.array(contexts, dtype=float),
             ):
-                count += int(legal.sum())
-                shape = (len(chosen), len(BATCHES))
-                parts = {name: np.broadcast_to(getattr(bound, name), shape) for name in SECONDS}
-                parts |= {name: np.broadcast_to(getattr(step, name), shape) for name in BYTES}
-                took = np.where(legal, bound.step_seconds, np.inf)
+                count += int(each.legal.sum()) * len(contexts)
+                shape = (*each.legal.shape, len(contexts))
+                parts = {name: np.broadcast_to(getattr(each.bound, name), shape) for name in SECONDS}
+                parts |= {name: np.broadcast_to(getattr(each.step, name), shape) for name in BYTES}
+                took = np.where(each.legal[:, :, None], each.bound.step_seconds, np.inf)
                 at = np.unravel_index(np.argmin(took), shape)
                 if phase == "decode" and took[at] * 1e3 < best["step_ms"]:
                     best = {"step_ms": took[at] * 1e3} | {name: part[at] for name, part in parts.items()}
         return count, {name: float(value) for name, value in best.items()}
 
     begun = time.perf_counter()
-    _, first = one_round(CONTEXTS[0])
+    _, first = one_round(CONTEXTS)
     loading = time.perf_counter() - begun
-    more = (context + shift for shift in itertools.count() for context in CONTEXTS[1:])
-    found = timed(lambda: one_round(next(more))[0], seconds)
-    return found | {"first_call_seconds": loading, "first_answer": first}
+    shifts = itertools.count(1)
+    found = timed(lambda: one_round(_shifted(CONTEXTS, next(shifts)))[0], seconds)
+    single = timed(lambda: one_round(_shifted(CONTEXTS[-1:], next(shifts)))[0], seconds)
+    return found | {
+        "first_call_seconds": loading,
+        "first_answer": first,
+        "one_context_a_round": single,
+    }
+
+
+def _shifted(contexts: tuple[int, ...], shift: int) -> tuple[int, ...]:
+    return tuple(context + shift for context in contexts)
 
 
 if __name__ == "__main__":

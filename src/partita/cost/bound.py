@@ -68,11 +68,16 @@ def peaks(chip: Chip, formats: Formats, links: Links) -> Peaks:
 
 def bound(ledger: Ledger, peaks: Peaks) -> Bound:
     """The bound of one step; what a causal mask throws away needs no time."""
-    links: dict[str, Number] = {}
+    sent: dict[tuple[str, str], Number] = {}
     for entry in ledger.entries:
         if entry.axes:
-            seconds = communication_seconds(entry, peaks) * entry.repeat
-            links[entry.axes] = links.get(entry.axes, 0) + seconds
+            key = (entry.kind, entry.axes)
+            more = entry.sent_bytes if entry.repeat == 1 else entry.sent_bytes * entry.repeat
+            sent[key] = sent[key] + more if key in sent else more
+    links: dict[str, Number] = {}
+    for (kind, axes), size in sent.items():
+        seconds = peaks.links.seconds(kind, axes, size)
+        links[axes] = links[axes] + seconds if axes in links else seconds
     return Bound(
         compute_seconds=ledger.total("needed_flops") / peaks.flops,
         weight_seconds=ledger.total("weight_bytes") / peaks.memory_bytes,

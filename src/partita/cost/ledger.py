@@ -43,7 +43,13 @@ class Ledger:
 
     def total(self, column: str) -> Number:
         """Sum over the step of a column such as "flops"; repeats counted."""
-        return sum(getattr(entry, column) * entry.repeat for entry in self.entries)
+        found: Number = 0
+        for entry in self.entries:
+            number = getattr(entry, column)
+            if isinstance(number, int) and not number:
+                continue
+            found = found + (number if entry.repeat == 1 else number * entry.repeat)
+        return found
 
     def collectives(self) -> dict[tuple[str, str], tuple[Number, Number]]:
         """(kind, axes) -> (bytes sent per chip, messages) of the whole step."""

@@ -36,6 +36,7 @@ class Links:
     levels: tuple[Level, ...]
     parts: Mapping[str, tuple[Number, ...]]
     _spans: dict[str, tuple[Number, ...]] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _paces: dict[tuple[str, str], Number] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def span(self, axes: str) -> tuple[Number, ...]:
         """Chips on each level that a collective over `axes` joins."""
@@ -56,20 +57,28 @@ class Links:
         all-reduce over its k chips sends k/2(k-1) of what reduce-scatter and all-gather send.
         A collective-permute goes at the pace of the slowest level it touches.
         """
+        return sent_bytes * self._seconds_a_byte(kind, axes)
+
+    def _seconds_a_byte(self, kind: str, axes: str) -> Number:
+        """Kept: the same collectives over the same axes come back all the time."""
+        found = self._paces.get((kind, axes))
+        if found is not None:
+            return found
         span = self.span(axes)
         others = _at_least_1(math.prod(span) - 1)
-        slowest: Number = 0
+        found = 0
         for i, (level, chips) in enumerate(zip(self.levels, span, strict=True)):
             if kind == "collective-permute":
-                sent = sent_bytes * (chips > 1)
+                share = (chips > 1) * 1
             elif kind == "all-to-all":
-                sent = sent_bytes * ((chips - 1) * math.prod(span[i + 1 :]) / others)
+                share = (chips - 1) * math.prod(span[i + 1 :]) / others
             else:
-                sent = sent_bytes * ((chips - 1) * math.prod(span[:i]) / others)
+                share = (chips - 1) * math.prod(span[:i]) / others
             if kind == "all-reduce" and level.in_network_reduction:
-                sent = sent * (chips / _at_least_1(2 * (chips - 1)))
-            slowest = _larger(slowest, sent / level.bandwidth)
-        return slowest
+                share = share * (chips / _at_least_1(2 * (chips - 1)))
+            found = _larger(found, share / level.bandwidth)
+        self._paces[kind, axes] = found
+        return found
 
 
 def check_mesh(mesh: Mesh, cluster: Cluster) -> None:

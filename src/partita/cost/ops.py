@@ -53,7 +53,7 @@ class CostOps(Rows):
         self._scope: list[str] = []
         self._repeat = 1
         self._shards: dict[str, Number] = {}
-        self._elements: dict[tuple, Number] = {}
+        self._bytes: dict[tuple, Number] = {}
         self._counted: list[tuple[Number, ...]] = []
 
     # -- the ledger -------------------------------------------------------------------------------------
@@ -72,34 +72,37 @@ class CostOps(Rows):
         return found
 
     def elements(self, t: Sized) -> Number:
-        """Elements one chip holds; kept, since most operations ask for those of the operation before."""
-        sizes = tuple(t.sizes[d] for d in t.sharding.dims)
-        key = (t.sharding.dims, t.sharding.axes, *map(id, sizes))
-        found = self._elements.get(key)
-        if found is None:
-            found = self._share(t.sizes, t.sharding.dims, t.sharding.axes)
-            self._elements[key] = found
-            self._counted.append(sizes)  # an id is a number's own while the number lives
-        return found
+        """Elements one chip holds."""
+        return self._share(t.sizes, t.sharding.dims, t.sharding.axes)
 
-    def _share(self, sizes: Mapping[str, Number], dims: str, groups: Iterable[str]) -> Number:
+    def _share(
+        self, sizes: Mapping[str, Number], dims: str, groups: Iterable[str], times: int = 1
+    ) -> Number:
         """Product of the sizes of `dims`, a chip's part of it where they are split over these groups of axes.
 
         Every split divides. Arrays of candidates broadcast, and those of B and S are the large ones: they come
-        last.
+        last, and `times` before them.
         """
         large = [sizes[d] for d in dims if d in "BS"]
         whole = math.prod(sizes[d] for d in dims if d not in "BS")
         shards = math.prod(self.shards(axes) for axes in groups if axes)
         if isinstance(shards, int) and isinstance(whole, int) and all(isinstance(n, int) for n in large):
-            return whole * math.prod(large) // shards
-        found = whole / shards
+            return whole * math.prod(large) // shards * times
+        found = whole * times / shards
         for number in large:
             found = found * number
         return found
 
     def bytes(self, t: Sized) -> Number:
-        return self.elements(t) * BYTES[t.format]
+        """Bytes one chip holds; kept, since most operations ask for those of the operation before."""
+        sizes = tuple(t.sizes[d] for d in t.sharding.dims)
+        key = (t.sharding.dims, t.sharding.axes, t.format, *map(id, sizes))
+        found = self._bytes.get(key)
+        if found is None:
+            found = self._share(t.sizes, t.sharding.dims, t.sharding.axes, BYTES[t.format])
+            self._bytes[key] = found
+            self._counted.append(sizes)  # an id is a number's own while the number lives
+        return found
 
     def _note(self, kind: str, what: str, before: tuple[Sharding, ...], after: Sharding, **costs) -> None:
         scope = "/".join(self._scope)
@@ -131,7 +134,7 @@ class CostOps(Rows):
             messages = step.reorders(self.sizes)
             sent = local * messages
         else:
-            sent = _exact(local * (shards - 1), shards) * (2 if step.kind == "all-reduce" else 1)
+            sent = _part(local, shards - 1, shards) * (2 if step.kind == "all-reduce" else 1)
         self._note(
             step.kind, "", (step.before,), step.after, axes=step.axes, sent_bytes=sent, messages=messages
         )
@@ -146,7 +149,7 @@ class CostOps(Rows):
         sizes = {**a.sizes, **b.sizes}
         letters = set(a.sharding.dims + b.sharding.dims)
         groups = sorted({a.sharding[d] or b.sharding[d] for d in letters})
-        flops = 2 * self._share(sizes, "".join(sorted(letters)), groups)
+        flops = self._share(sizes, "".join(sorted(letters)), groups, 2)
         needed = flops * kept_share(sizes["L"], sizes["S"], self._window) if causal else flops
         settles = "f32" if precise else self.formats.activations
         travels = "f32" if precise else self.formats.reduce
@@ -295,6 +298,13 @@ class CostOps(Rows):
         positions = smaller(cache.sizes["S"], self._window + before)
         padded = ceil_to(positions, self.shards(cache.sharding["S"]))
         return replace(cache, sizes={**cache.sizes, "S": padded})
+
+
+def _part(value: Number, part: Number, whole: Number) -> Number:
+    """value x part / whole; the division first where `value` is the large array of candidates."""
+    if isinstance(value, np.ndarray) or isinstance(whole, np.ndarray):
+        return value * (part / whole)
+    return _exact(value * part, whole)
 
 
 def _exact(value: Number, divisor: Number) -> Number:

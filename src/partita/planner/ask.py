@@ -33,8 +33,9 @@ class Ask:
 
     workload: its batch and prefill_batch are taken where `auto_batch` and `auto_prefill_batch` do not leave
     them to the planner. clusters, formats: to choose from. mesh: fixed, for one cluster. stages: of a
-    pipeline; None for every number that divides the nodes. auto_chunk: chunks of a prompt are chosen too. Limits in
-    seconds; rate: prompts per second to sustain. memory_bytes: of one chip, where less than all may be used.
+    pipeline; None for every number that divides the nodes. auto_chunk: chunks of a prompt are chosen too.
+    Limits in seconds; rate: prompts per second to sustain. memory_bytes: of one chip, where less than all may
+    be used.
     """
 
     model: Model

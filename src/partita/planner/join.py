@@ -46,7 +46,9 @@ def pieces(
 
     `idle`: replicas too many for the batch are one axis and all stand idle, rather than split what they can.
     """
-    found = spread(model, ground, kinds, row[None], np.array([[float(batch)]]), queries, context)
+    found = spread(
+        model, ground, kinds, row[None], np.array([[float(batch)]]), queries, context, enough=False
+    )
     return [
         Piece(
             letter.slot,

@@ -65,11 +65,14 @@ def spread(
     batch: np.ndarray,
     queries: int,
     context: int,
+    *,
+    enough: bool,
 ) -> Spread:
     """The axes of `counts` [rows, slots, kinds] for the batches [1, batches] of `queries` new tokens each.
 
     A row is no layout at a batch where a gathered axis has fewer sequences and query tokens than chips, or
-    attention fewer sequences or positions; replicas without tokens to split stand idle.
+    attention fewer sequences or positions; replicas without tokens to split stand idle. `enough`: only where
+    there is a sequence for every chip that tokens are split over, so that no split hangs on the batch.
     """
     legal = np.ones((len(counts), batch.shape[1]), bool)
     room_b, room_l = batch * np.ones((len(counts), 1)), np.full_like(legal, queries, dtype=float)
@@ -84,7 +87,7 @@ def spread(
             if not kinds[c].splits_tokens:
                 pieces.append((s, kinds[c], "", size))
                 continue
-            if kinds[c].stored and queries == 1:  # only sequences to split, and enough of them
+            if enough:
                 room_b = room_b / size
                 legal &= room_b >= 1
                 pieces.append((s, kinds[c], "b", size))
@@ -116,7 +119,7 @@ def _largest_divisor(slot: Slot, size: np.ndarray, room: np.ndarray) -> np.ndarr
     for divisor in slot.divisors[1:]:
         most = np.where((size % divisor == 0) & (divisor <= room), divisor, most)
     found[playing] = most
-    return found[:, :1] if (found == found[:, :1]).all() else found
+    return found
 
 
 def _heads(model: Model, ground: Ground, pieces: list[tuple[int, Class, str, np.ndarray]]) -> list[Letter]:
@@ -210,7 +213,7 @@ def layout(found: Spread, decode: bool) -> Layout:
         tokens_l=those(by_l, lambda a: True),
         attn_b=those(by_b, lambda a: a.name in stays) + those(moves, lambda a: a.attends == "b"),
         attn_l="" if decode else over_l,
-        attn_s=over_l,
+        attn_s=those(order, lambda a: a.attends == "l" and a.kind.attention == "context"),
         attn_k=those(heads, lambda a: a.attends == "k"),
         attn_g=those(heads, lambda a: a.attends == "g"),
     )

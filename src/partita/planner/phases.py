@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from partita.cost.parts import split_layers
+from partita.cost.parts import Part, split_layers, whole
 from partita.cost.pipeline import microbatches
 from partita.cost.setting import Phase
 from partita.planner.question import Question, mean_context
@@ -87,13 +87,15 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
             [size for _, size in micro],
             queries=1 if decode else question.tokens_a_chunk,
             context=mean_context(workload) if decode else seen if chunked else None,
-            part=None if question.stages == 1 else split_layers(question.model, question.stages)[0],
+            part=_part(question, bool(chunked) and not decode),
         )
         if question.stages == 1:
             return found
-        # the first stage has the most layers; each microbatch takes a turn there, and all their cache stays
+        # the first stage has the most layers: a microbatch passes as many of these as make the model, or all
+        # microbatches take their turns there; and all their cache stays
         count = np.array([count for count, _ in micro])
-        turns = np.maximum(count, question.stages) if decode else count + question.stages - 1
+        passing = question.model.layers / split_layers(question.model, question.stages)[0].layers
+        turns = np.maximum(count, passing) if decode else count + passing - 1
         return replace(
             found,
             batches=tuple(batches),
@@ -107,6 +109,14 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
     if _gathering_may_pay(tables):
         tables = replace(tables, decode=table("decode", True))
     return tables
+
+
+def _part(question: Question, chunked: bool) -> Part | None:
+    """What is priced: the model, or of a pipeline the layers of its first stage, or what every chunk has."""
+    if question.stages > 1:
+        first = split_layers(question.model, question.stages)[0]
+        return replace(first, embeds=False, unembeds=False)
+    return replace(whole(question.model), unembeds=False) if chunked else None
 
 
 def most_axes(ground: Ground, kinds: int, batches: int, most_cells: int) -> int:

@@ -28,7 +28,6 @@ from partita.planner.search import best_pairs
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
 
-
 _MANY = 4
 """Questions that are all searched closely; of more, as many as did best in a first look."""
 

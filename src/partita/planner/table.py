@@ -76,13 +76,25 @@ def price_table(
     """
     shape = (len(counts), len(batches))
     seconds, held, kv = np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
-    options = {"queries": queries, "context": context, "part": part}
-    for chosen, step, time, legal in passes(
-        model, chip, ground, formats, phase, kinds, counts, batches, **options
-    ):
-        seconds[chosen] = np.where(legal, time.step_seconds, np.inf)
-        held[chosen], kv[chosen] = step.memory_bytes, step.kv_bytes
+    space = (model, chip, ground, formats, phase, kinds, counts, batches)
+    for each in passes(*space, queries=queries, context=context, part=part):
+        seconds[each.cells] = np.where(each.legal, each.bound.step_seconds, np.inf)
+        held[each.cells], kv[each.cells] = each.step.memory_bytes, each.step.kv_bytes
     return Table(ground, phase, tuple(kinds), counts, tuple(batches), seconds, held + chip.runtime_bytes, kv)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Some rows at some batches, priced together; its numbers broadcast to the shape of `legal`.
+
+    cells: their rows and batches, index arrays that broadcast too. Where there are many contexts, numbers
+    have one more dim for these, and `legal` has not.
+    """
+
+    cells: tuple[np.ndarray, np.ndarray]
+    legal: np.ndarray
+    step: Step
+    bound: Bound
 
 
 def passes(
@@ -98,40 +110,67 @@ def passes(
     queries: int,
     context: float | np.ndarray | None,
     part: Part | None = None,
-) -> Iterator[tuple[np.ndarray, Step, Bound, np.ndarray]]:
-    """Each pass: its rows, what a step costs, how long it takes, and what is legal [rows, batches].
+) -> Iterator[Pass]:
+    """Prices every row at every batch; `context` may be an array [contexts], each then priced as well.
 
-    `context` may be an array [1, 1, contexts]; every number then has that many columns more.
+    A cell of rows and batches may come twice: the later one counts.
     """
-    batch = np.array(batches, dtype=float)[None, :]
-    deep = isinstance(context, np.ndarray)
-    longest = queries if context is None else float(np.min(context))
-    rows_a_pass = max(1, _CELLS // (batch.size * (context.size if isinstance(context, np.ndarray) else 1)))
-    # how tokens are split depends on the batch only where there are replicas, and is dear to carry along
-    loose = (counts[:, :, [c for c, kind in enumerate(kinds) if kind.splits_tokens]] > 1).any(axis=(1, 2))
-    for group in (np.nonzero(~loose)[0], np.nonzero(loose)[0]):
-        for start in range(0, len(group), rows_a_pass):
-            chosen = group[start : start + rows_a_pass]
-            found = spread(model, ground, kinds, counts[chosen], batch, queries, int(longest))
-            sizes, joined = found.sizes(), links(ground, found)
-            if deep:
-                sizes = {name: size[:, :, None] for name, size in sizes.items()}
-                joined = replace(
-                    joined,
-                    parts={
-                        name: tuple(n[:, :, None] if isinstance(n, np.ndarray) else n for n in parts)
-                        for name, parts in joined.parts.items()
-                    },
-                )
-            step = price_step(
-                model,
-                layout(found, phase == "decode"),
-                sizes,
-                formats,
-                batch=batch[:, :, None] if deep else batch,
-                queries=queries,
-                context=context,
-                free_permutes=True,
-                part=part,
-            )
-            yield chosen, step, bound(step.ledger, peaks(chip, formats, joined)), found.legal
+    split = [
+        [c for c, k in enumerate(kinds) if k.splits_tokens and bool(k.stored) == s] for s in (True, False)
+    ]
+    tokens, replicas = (counts[:, :, chosen].prod(axis=(1, 2)) for chosen in split)
+    if queries > 1:  # where sequences do not suffice, gathered axes split query tokens
+        tokens, replicas = np.ones_like(tokens), tokens * replicas
+    many = np.reshape(context, (1, 1, -1)) if isinstance(context, np.ndarray) else None
+    seen = queries if context is None else int(np.min(context))
+    blocks = _blocks(tokens, replicas, np.array(batches), 1 if many is None else many.size)
+    for rows, columns, enough in blocks:
+        batch = np.array(batches, dtype=float)[columns]
+        found = spread(model, ground, kinds, counts[rows[:, 0]], batch, queries, seen, enough=enough)
+        sizes, joined = found.sizes(), links(ground, found)
+        if many is not None:
+            sizes = {name: size[:, :, None] for name, size in sizes.items()}
+            parts = {name: tuple(map(_deeper, spans)) for name, spans in joined.parts.items()}
+            joined = replace(joined, parts=parts)
+        step = price_step(
+            model,
+            layout(found, phase == "decode"),
+            sizes,
+            formats,
+            batch=batch if many is None else batch[:, :, None],
+            queries=queries,
+            context=context if many is None else many,
+            free_permutes=True,
+            part=part,
+        )
+        time = bound(step.ledger, peaks(chip, formats, joined))
+        yield Pass((rows, columns), found.legal, step, time)
+
+
+def _blocks(
+    tokens: np.ndarray, replicas: np.ndarray, batches: np.ndarray, depth: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """Index arrays of rows and batches, and whether each batch is enough for the chips that split tokens.
+
+    First all cells as if it were, the rows apart in which no chips split tokens; then, cell by cell, those
+    where it is not, so that the split hangs on the batch. `tokens` chips must have a sequence each,
+    `replicas` need not.
+    """
+    columns = np.arange(len(batches))[None, :]
+    over = tokens * replicas
+    for group in (np.nonzero(over == 1)[0], np.nonzero(over > 1)[0]):
+        for rows in _portions(group, len(batches) * depth):
+            yield rows[:, None], columns, True
+    short = (over[:, None] > batches) & (tokens[:, None] <= batches)
+    for cells in _portions(np.argwhere(short), depth):
+        yield cells[:, :1], cells[:, 1:], False
+
+
+def _portions(rows: np.ndarray, cells_a_row: int) -> Iterator[np.ndarray]:
+    size = max(1, _CELLS // cells_a_row)
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def _deeper(size: np.ndarray | int) -> np.ndarray | int:
+    return size[:, :, None] if isinstance(size, np.ndarray) else size

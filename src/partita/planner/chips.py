@@ -35,10 +35,14 @@ def parse_clusters(text: str, max_chips: int | None = None) -> list[Cluster]:
                 "max-chips", max_chips, f"{found.name} has {found.chips}; name a smaller one, or FAMILY:auto"
             )
         return [found]
-    families = {family.name: family for family in catalogue.cluster_families()}
+    known = catalogue.cluster_families()
+    families = {name: family for family in known for name in (family.name, *family.aliases)}
     family = families.get(match[1].lower())
     if family is None:
-        parse_cluster(f"{match[1]}:1")  # refuses the name, and says which there are
+        try:
+            parse_cluster(match[1])  # refuses the name, and says which there are
+        except InputError as error:
+            raise InputError("cluster", text, error.message) from None
         raise InputError("cluster", text, "names no family of the catalogue")
     return [
         parse_cluster(f"{family.name}:{'x'.join(map(str, shape))}")

@@ -8,19 +8,23 @@ from dataclasses import replace
 from partita.cost.prediction import Setting
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh
-from partita.specs.cluster import parse_cluster
+from partita.specs.chip import Chip
+from partita.specs.cluster import Cluster, parse_cluster
 from partita.specs.workload import Workload
 
 
 def smallest_change(setting: Setting, fits: Callable[[Setting], bool]) -> str:
     """A sentence: the first of the changes, tried from the mildest, with which `fits` holds."""
+    most = 1  # times the chips
     for change, changed in _changes(setting):
+        most = max(most, changed.cluster.chips // setting.cluster.chips)
         try:
             if fits(changed):
                 return f"smallest change that fits: {change}"
         except InputError:  # a mesh the larger cluster cannot have
             continue
-    return "no smaller batch, shorter context, int8 format or up to 64 times the chips would fit"
+    more = f", int8 format or up to {most} times the chips" if most > 1 else " or int8 format"
+    return f"no smaller batch, shorter context{more} would fit"
 
 
 def _changes(setting: Setting) -> Iterator[tuple[str, Setting]]:
@@ -49,25 +53,42 @@ def _changes(setting: Setting) -> Iterator[tuple[str, Setting]]:
 
 
 def _larger(setting: Setting) -> Iterator[tuple[str, Setting]]:
-    """The same kind of chips, each time with the smallest axis doubled."""
-    try:
-        if parse_cluster(setting.cluster.name) != setting.cluster:
-            return  # a cluster of the user's own has no larger sisters, whatever its name
-    except InputError:
-        return
-    family = setting.cluster.name.partition(":")[0]
-    sizes, mesh = list(setting.cluster.shape), list(setting.mesh.sizes)
+    """More of the same chips, as much of their memory in use: each time one axis doubled that can be.
+
+    That is the smallest of a torus, and of other fabrics the fastest.
+    """
+    here = setting.cluster
+    if _named(here.name, here.chip) != here:
+        return  # a cluster of the user's own has no larger sisters, whatever its name
+    torus = all(axis.kind == "torus" for axis in here.fabric)
+    shape, mesh = here.shape, list(setting.mesh.sizes)
     for _ in range(6):
-        sizes[sizes.index(min(sizes))] *= 2
-        mesh[mesh.index(min(mesh))] *= 2
-        try:
-            cluster = parse_cluster(f"{family}:{'x'.join(map(str, sizes))}")
-        except InputError:
+        axes = sorted(range(len(shape)), key=shape.__getitem__) if torus else reversed(range(len(shape)))
+        names = [_doubled(here.name.partition(":")[0], shape, axis) for axis in axes]
+        cluster = next((found for name in names if (found := _named(name, here.chip))), None)
+        if cluster is None:
             return
+        shape = cluster.shape
+        mesh[mesh.index(min(mesh))] *= 2
         yield (
             f"--on {cluster.name}",
             replace(setting, cluster=cluster, mesh=Mesh(setting.mesh.axes, tuple(mesh))),
         )
+
+
+def _doubled(family: str, shape: tuple[int, ...], axis: int) -> str:
+    sizes = (2 * size if place == axis else size for place, size in enumerate(shape))
+    return f"{family}:{'x'.join(map(str, sizes))}"
+
+
+def _named(name: str, chip: Chip) -> Cluster | None:
+    """The catalogue's cluster of that name with no more memory than `chip`; None where there is none."""
+    try:
+        found = parse_cluster(name)
+    except InputError:
+        return None
+    memory = min(chip.hbm_bytes, found.chip.hbm_bytes)
+    return found.model_copy(update={"chip": found.chip.model_copy(update={"hbm_bytes": memory})})
 
 
 def _sized(

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner.fit import smallest_change
+from partita.planner.pair import prompts_of
 from partita.specs.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from partita.planner.phases import Tables
+
+_NONE = "no layout keeps this limit"
 
 
 def too_large(prediction: Prediction, fits: Callable[[Setting], bool]) -> InputError:
@@ -34,20 +43,54 @@ def alone_fits(prediction: Prediction) -> None:
         raise too_large(prediction, lambda setting: predict(setting, prediction.phase, roles).fits)
 
 
-def too_slow(ttft: float, tpot: float, max_ttft: float | None, max_tpot: float | None) -> InputError:
-    """The error where layouts fit but none keeps the limits; `ttft` and `tpot` are the fastest there are."""
-    if max_ttft is not None and ttft > max_ttft:
-        field, value, best = "max_ttft", max_ttft, f"the fastest prefill's bound is {format_seconds(ttft)}"
-    elif max_tpot is not None and tpot > max_tpot:
-        field, value, best = (
-            "max_tpot",
-            max_tpot,
-            f"the fastest decode step's bound is {format_seconds(tpot)}",
+def too_slow(tables: Sequence[Tables]) -> InputError:
+    """The error where layouts fit but none keeps the limits: the limit that none keeps, and the best there is.
+
+    Each of `tables` has a layout that fits in both phases.
+    """
+    asked = tables[0].question
+    ttft = min(float(t.prefill_seconds[t.prefill_fits].min()) for t in tables)
+    tpot = min(map(_fastest_step, tables))
+    if asked.max_ttft is not None and ttft > asked.max_ttft:
+        best = f"the fastest prefill's bound is {format_seconds(ttft)}"
+        return InputError("max_ttft", format_seconds(asked.max_ttft), f"{_NONE}: {best}")
+    if asked.max_tpot is not None and tpot > asked.max_tpot:
+        beside = " with a chunk of a prompt beside it" if asked.interleaved else ""
+        best = f"the fastest decode step's bound{beside} is {format_seconds(tpot)}"
+        return InputError("max_tpot", format_seconds(asked.max_tpot), f"{_NONE}: {best}")
+    if asked.rate is not None and (rate := max(map(_highest_rate, tables))) < asked.rate:
+        return InputError(
+            "rate", f"{asked.rate:.6g}/s", f"no layout sustains it: at most {rate:.3g}/s are taken here"
         )
-    else:  # each limit is kept by some pair, so both were given
-        field, value = "max_tpot", max_tpot
-        best = f"no pair of layouts keeps it and the max_ttft of {format_seconds(max_ttft or 0.0)}"
-    return InputError(field, format_seconds(value or 0.0), f"no layout keeps this limit: {best}")
+    # each is kept by some layout, if not by one pair
+    given = {
+        "max_tpot": None if asked.max_tpot is None else format_seconds(asked.max_tpot),
+        "max_ttft": None if asked.max_ttft is None else format_seconds(asked.max_ttft),
+        "rate": None if asked.rate is None else f"{asked.rate:.6g}/s",
+    }
+    (field, value), *others = ((name, text) for name, text in given.items() if text is not None)
+    also = "".join(f" and the {name} of {text}" for name, text in others)
+    return InputError(field, value, f"{_NONE}: no pair of layouts keeps it{also}")
+
+
+def _fastest_step(tables: Tables) -> float:
+    """Seconds, at least, of a decode step, and of a chunk where that is read in between."""
+    step = float(tables.decode.seconds[tables.decode_fits].min())
+    chunk = float(tables.prefill.seconds[tables.prefill_fits].min())
+    return step + (chunk if tables.question.interleaved else 0.0)
+
+
+def _highest_rate(tables: Tables) -> float:
+    """Prompts per second that are taken at most, whatever the storage."""
+    question, best = tables.question, 0.0
+    decode = np.where(tables.decode_fits, tables.decode_seconds, np.inf).min(axis=0)
+    prefill = np.where(tables.prefill_fits, tables.prefill_seconds, np.inf).min(axis=0)
+    sizes = np.array(question.prefill_batches)
+    for batch, seconds in zip(question.batches, decode.tolist(), strict=True):
+        prompts = prompts_of(question.workload, batch)
+        rounds = -(-prompts // sizes)
+        best = max(best, prompts / (seconds + float((rounds * prefill).min())))
+    return best
 
 
 def nearest(predictions: Sequence[Prediction]) -> Prediction:

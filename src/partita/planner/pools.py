@@ -122,7 +122,7 @@ def best_pools(tables: Sequence[Tables], max_chips: int) -> Pools:
                     best = (cost, pools)
     if best is None:
         least = sum(min(unit.chips for unit in units[phase]) for phase in units)
-        raise InputError("cluster", max_chips, f"two pools need at least {least} chips here")
+        raise InputError("cluster", f"{max_chips} chips", f"two pools need at least {least} chips here")
     return best[1]
 
 

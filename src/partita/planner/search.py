@@ -24,13 +24,16 @@ MOST_EXACT = 160
 """Pairs priced exactly at most; reached only where very many tie."""
 
 
-def best_pairs(tables: Tables, top: int) -> list[Pair]:
-    """The `top` best pairs that fit and keep the limits, best first; of equals the one with fewest axes."""
+def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
+    """The `top` best pairs that fit and keep the limits, best first; of equals the one with fewest axes.
+
+    Pairs whose score is above `beat` are not looked for.
+    """
     question = tables.question
     found: list[tuple[float, tuple, Pair]] = []
     seen: set[tuple] = set()
     order = count()
-    worst = math.inf
+    worst = beat
     by_context = question.objective == "context"  # whose pairs are dear to price
     most = MOST_EXACT // 8 if by_context else MOST_EXACT
     for bound, make in _pairs_by_bound(tables):
@@ -50,7 +53,7 @@ def best_pairs(tables: Tables, top: int) -> list[Pair]:
             found.append((score, simplest, pair))
             found.sort(key=lambda entry: entry[:2])
             if len(found) >= top:
-                worst = found[top - 1][0]
+                worst = min(beat, found[top - 1][0])
     return [entry[-1] for entry in found[:top]]
 
 
@@ -82,7 +85,7 @@ def _pairs_by_bound(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterab
                 heapq.heappush(heap, (sums.bound(0, 0), next(order), batch, sums, 0, 0))
     while heap:
         bound, _, batch, sums, i, j = heapq.heappop(heap)
-        if question.rate is None or sums.rate(i, j) >= question.rate * (1 - NEAR):
+        if sums.may_keep_limits(i, j, question):
             yield bound, lambda s=sums, i=i, j=j: exact.pairs(s.decode[i], s.b, s.prefill[j], s.pb[j])
         if j + 1 < len(sums.prefill):
             heapq.heappush(heap, (sums.bound(i, j + 1), next(order), batch, sums, i, j + 1))
@@ -112,12 +115,19 @@ class _Sums:
     pb: np.ndarray  # and the place of each's batch
     prefill_part: np.ndarray
     prompts: int
+    steps: np.ndarray  # seconds of one decode step
+    chunks: np.ndarray  # seconds of one prefill step
     decode_seconds: np.ndarray
     prefill_seconds: np.ndarray  # of all prompts of the batch
 
-    def rate(self, i: int, j: int) -> float:
-        """Prompts per second that are taken at most."""
-        return self.prompts / float(self.decode_seconds[i] + self.prefill_seconds[j])
+    def may_keep_limits(self, i: int, j: int, question: Question) -> bool:
+        """Whether the two together may keep what they have to keep together."""
+        rate = self.prompts / float(self.decode_seconds[i] + self.prefill_seconds[j])
+        if question.rate is not None and rate < question.rate * (1 - NEAR):
+            return False
+        if question.max_tpot is None or not question.interleaved:
+            return True
+        return bool(self.steps[i] + self.chunks[j] <= question.max_tpot * (1 + NEAR))
 
     def bound(self, i: int, j: int) -> float:
         return float(self.decode_part[i] + self.prefill_part[j])
@@ -139,7 +149,10 @@ class _Sums:
         usable = np.nonzero((sizes <= prompts) | (sizes == sizes[0]))[0]
         prefill, pb = (part.ravel() for part in np.meshgrid(prefill, usable, indexing="ij"))
         ok = prefill_ok[prefill, pb]
-        prefill, pb = prefill[ok], pb[ok]
+        steps, chunks = tables.decode.seconds[decode, b], tables.prefill.seconds[prefill, pb]
+        if question.interleaved and question.max_tpot is not None and len(decode):
+            ok &= chunks + steps.min() <= question.max_tpot * (1 + NEAR)
+        prefill, pb, chunks = prefill[ok], pb[ok], chunks[ok]
         if not len(decode) or not len(prefill):
             return None
         taken, seconds = tables.decode_seconds[decode, b], tables.prefill_seconds[prefill, pb]
@@ -163,6 +176,8 @@ class _Sums:
             pb[theirs],
             second[theirs],
             prompts,
+            steps[mine],
+            chunks[theirs],
             taken[mine],
             (seconds * rounds)[theirs],
         )

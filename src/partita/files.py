@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
 
 from partita.errors import InputError
+
+
+def check_place(path: Path, field: str) -> None:
+    """Raises InputError on `field` where `write_whole` could not write; for a check before long work."""
+    folder = path.resolve().parent
+    reason = None
+    if path.is_dir():
+        reason = errno.EISDIR
+    elif not folder.is_dir():
+        reason = errno.ENOTDIR if folder.exists() else errno.ENOENT
+    elif not os.access(folder, os.W_OK):
+        reason = errno.EACCES
+    if reason is not None:
+        raise InputError(field, path, f"cannot be written: {os.strerror(reason)}")
 
 
 def write_whole(path: Path, text: str | bytes, field: str) -> None:

@@ -14,14 +14,14 @@ from partita.cli import options as o
 from partita.cli import plan_options as p
 from partita.cli.output import progress_console, show, show_json
 from partita.errors import InputError
-from partita.files import write_whole
+from partita.files import check_place, write_whole
 from partita.planner.answers import Answers
 from partita.planner.ask import Ask
 from partita.planner.chips import parse_clusters
 from partita.planner.plan import Plan, best_plan
 from partita.planner.pools import Pools, plan_pools
 from partita.planner.question import Question
-from partita.planner.saved import load_plan
+from partita.planner.saved import SavedPlan, load_plan
 from partita.specs.units import parse_price
 
 _SHOWN_FROM = 4
@@ -77,11 +77,14 @@ def command(
     """Choose the layouts of both phases that serve the objective best, by the bound."""
     ask, traffic = p.read_ask(locals())
     paid = None if price is None else parse_price(price)
-    other = None if compare is None else load_plan(compare)
+    other = None if compare is None else _other(compare)
     if plot is not None:
         from partita.report.plots import check_path
 
         check_path(plot)
+        check_place(plot, "plot")
+    if save is not None:
+        check_place(save, "save")
     questions = ask.questions()
     with _progress(len(questions)) as step:
         found = best_plan(questions, top=top, progress=step)
@@ -117,6 +120,13 @@ def _as_json(answers: Answers, pools: Pools | None, other: Any) -> dict[str, Any
     return found
 
 
+def _other(path: Path) -> SavedPlan:
+    try:
+        return load_plan(path)
+    except InputError as error:
+        raise InputError("compare", error.value, error.message) from None
+
+
 def _price(plan: Plan, given: float | None) -> float | None:
     """Of a chip-hour: as given, else as the cluster's file says."""
     return plan.decode.setting.cluster.chip.price_per_hour if given is None else given
@@ -135,14 +145,15 @@ def _pools(ask: Ask, on: str) -> Pools:
 
 @contextmanager
 def _progress(steps: int) -> Iterator[Callable[[Question], None] | None]:
-    """Shows how far a search over many clusters and formats is; nothing where there are few."""
-    if steps < _SHOWN_FROM:
+    """Shows how far a search over many clusters and formats is, on a terminal."""
+    console = progress_console()
+    if steps < _SHOWN_FROM or not console.is_terminal:
         yield None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=progress_console(), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("searching", total=steps)
 
         def step(question: Question) -> None:

@@ -16,14 +16,15 @@ from partita.planner.chips import parse_clusters
 from partita.planner.pair import parse_objective
 from partita.planner.regimes import REGIMES, Regime, regime
 from partita.sharding.mesh import parse_mesh
-from partita.specs.formats import Format
-from partita.specs.lengths import Lengths, parse_lengths
+from partita.specs.formats import Float, Format
+from partita.specs.lengths import RANGES, Lengths, parse_lengths, whole
 from partita.specs.requests import Traffic
 from partita.specs.trace import read_trace
 from partita.specs.units import parse_bytes, parse_duration, parse_rate
 from partita.specs.workload import Workload
 
 Text = str | None
+_MOST = 10**9
 ClusterOrFamily = Annotated[
     str,
     typer.Option(
@@ -92,15 +93,19 @@ def read_ask(given: dict[str, Any]) -> tuple[Ask, Traffic | None]:
     )
     if auto_batch and prefill_batch is not None:
         raise InputError("prefill-batch", prefill_batch, "needs --batch N: with auto both batches are chosen")
-    weights, kv = given["weights"] or (preset.weights if preset else "bf16"), given["kv"] or "bf16"
+    weights = _given(given["weights"], preset.weights if preset else "bf16")
+    kv = _given(given["kv"], preset.kv if preset else "bf16")
     ask = Ask(
         model=o.read_model(given["model"]),
         clusters=tuple(parse_clusters(given["on"], given["max_chips"])),
         formats=formats_of(
-            _formats("weights", weights), _formats("kv", kv), given["activations"], given["reduce"]
+            _formats("weights", weights),
+            _formats("kv", kv),
+            _one_of("activations", given["activations"], get_args(Float)),
+            _one_of("reduce", given["reduce"], get_args(Float)),
         ),
         workload=workload,
-        objective=parse_objective(given["objective"] or (preset.objective if preset else "latency")),
+        objective=parse_objective(_given(given["objective"], preset.objective if preset else "latency")),
         auto_batch=auto_batch,
         auto_prefill_batch=auto_prefill,
         auto_chunk=auto_chunk,
@@ -118,17 +123,25 @@ def _whole_or_auto(field: str, text: str | None) -> tuple[int | None, bool]:
     """A number, and whether it is left to the planner; neither where the option is not given."""
     if text is None or text == "auto":
         return None, text == "auto"
-    if not (text.isdecimal() and len(text) < 20):
-        raise InputError(field, text, "a whole number of at least 1, or auto, is accepted")
-    return int(text), False
+    number = whole(text, 1, _MOST)
+    if number is None:
+        raise InputError(field, text, f"a whole number from 1 to {_MOST:,}, or auto, is accepted")
+    return number, False
+
+
+def _given(text: str | None, usual: str) -> str:
+    return usual if text is None else text
+
+
+def _one_of(field: str, text: str, accepted: tuple[str, ...]) -> str:
+    if text not in accepted:
+        raise InputError(field, text, f"accepted are {', '.join(accepted)}")
+    return text
 
 
 def _formats(field: str, text: str) -> list[str]:
-    if text == "auto":
-        return ["bf16", "int8"]
-    if text not in get_args(Format):
-        raise InputError(field, text, f"accepted are {', '.join(get_args(Format))}, auto")
-    return [text]
+    _one_of(field, text, (*get_args(Format), "auto"))
+    return ["bf16", "int8"] if text == "auto" else [text]
 
 
 def _traffic(given: dict[str, Any], preset: Regime | None) -> Traffic | None:
@@ -163,12 +176,22 @@ def _sizes(given: dict[str, Any], preset: Regime | None, traffic: Traffic | None
         text = given[name]
         if text is None:
             found[name] = getattr(preset, name) if preset else default
-        elif text.removeprefix("-").isdecimal() and len(text) < 20:
-            found[name] = int(text)
         else:
-            raise InputError(
-                name, text, "a whole number, or a distribution such as 512:0.7,4096:0.3, is accepted"
-            )
+            least, most = RANGES[name]
+            number = whole(text, least, most)
+            if number is None:
+                accepted = (
+                    f"a whole number from {least} to {most:,}, or a distribution such as 512:0.7,4096:0.3"
+                )
+                raise InputError(name, text, f"{accepted}, is accepted")
+            found[name] = number
+    if preset is not None and given["prefix"] is None and found["prefix"] >= found["prompt"]:
+        raise InputError(
+            "prompt",
+            given["prompt"],
+            f"the regime {preset.name} has a prefix of {preset.prefix} cached tokens: give a longer prompt, "
+            "or --prefix too",
+        )
     return found
 
 

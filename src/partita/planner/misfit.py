@@ -44,7 +44,7 @@ def alone_fits(prediction: Prediction) -> None:
 
 
 def too_slow(tables: Sequence[Tables]) -> InputError:
-    """The error where layouts fit but none keeps the limits: the limit that none keeps, and the best there is.
+    """The error where layouts fit and none keeps the limits: which limit none keeps, and the best there is.
 
     Each of `tables` has a layout that fits in both phases.
     """

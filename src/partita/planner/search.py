@@ -37,7 +37,8 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
     by_context = question.objective == "context"  # whose pairs are dear to price
     most = MOST_EXACT // 8 if by_context else MOST_EXACT
     for bound, make in _pairs_by_bound(tables):
-        if len(seen) >= most or bound > worst + abs(worst) * NEAR:
+        # where limits are tight, those that only seem to keep them come first
+        if len(seen) >= (most if found else 4 * most) or bound > worst + abs(worst) * NEAR:
             break
         for pair in make():
             mesh, sizes = pair.decode.setting.mesh, (pair.decode.batch, pair.prefill.batch)
@@ -153,10 +154,17 @@ class _Sums:
         if question.interleaved and question.max_tpot is not None and len(decode):
             ok &= chunks + steps.min() <= question.max_tpot * (1 + NEAR)
         prefill, pb, chunks = prefill[ok], pb[ok], chunks[ok]
-        if not len(decode) or not len(prefill):
-            return None
         taken, seconds = tables.decode_seconds[decode, b], tables.prefill_seconds[prefill, pb]
         rounds = -(-prompts // sizes[pb])
+        if question.rate is not None and len(decode) and len(prefill):
+            most = prompts / question.rate * (1 + NEAR)  # seconds, of both
+            quick = (taken + (seconds * rounds).min() <= most, seconds * rounds + taken.min() <= most)
+            decode, steps, taken = (part[quick[0]] for part in (decode, steps, taken))
+            prefill, pb, chunks, seconds, rounds = (
+                part[quick[1]] for part in (prefill, pb, chunks, seconds, rounds)
+            )
+        if not len(decode) or not len(prefill):
+            return None
         if question.objective == "latency":
             first, second = taken, seconds
         elif question.objective == "context":

@@ -5,7 +5,7 @@ Each as a Rich renderable and, together, as JSON. Knows nothing about how the an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -84,7 +84,7 @@ def other_engines(found: Sequence[Terms], specs: dict[str, Any] | None = None) -
 
 
 def answers_json(
-    rules: dict[str, Sequence[Rule]],
+    rules: Mapping[str, Sequence[Rule]],
     crossovers: Sequence[Crossover] = (),
     sensitivities: Sequence[Sensitivity] = (),
     engines: dict[str, Any] | None = None,

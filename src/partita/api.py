@@ -47,7 +47,7 @@ def plan(
     """
     choices = [formats] if isinstance(formats, Formats) else list(formats or [Formats()])
     ask = Ask(
-        model=resolve_model(model, {".gguf": _model_from_gguf}) if isinstance(model, str) else model,
+        model=read_model(model) if isinstance(model, str) else model,
         clusters=tuple(parse_clusters(on, max_chips)) if isinstance(on, str) else (on,),
         formats=tuple(choices),
         workload=Workload(
@@ -72,6 +72,11 @@ def plan(
         rate=None if rate is None else parse_rate(rate, "rate"),
     )
     return best_plan(ask.questions(), top=top)
+
+
+def read_model(text: str) -> Model:
+    """The model a text names, for planning: no weights are read. Errors as those of `resolve_model`."""
+    return resolve_model(text, {".gguf": _model_from_gguf})
 
 
 def _model_from_gguf(path: Path) -> Model:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 
+from partita.api import read_model
 from partita.cost.setting import Setting, stage_of
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import Roles, parse_roles
 from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Float, Format, Formats
-from partita.specs.model import Model
-from partita.specs.resolve import resolve_model
 from partita.specs.workload import Workload
 
 MODEL_HELP = "Catalogue name, a folder with a config.json, or a .gguf file."
@@ -31,18 +29,6 @@ Weights = Annotated[str, typer.Option("--weights", help="Format of the weights: 
 Kv = Annotated[str, typer.Option("--kv", help="Format of the KV cache: bf16, int8 or f32.")]
 Activations = Annotated[str, typer.Option("--activations", help="Format of activations: bf16 or f32.")]
 Reduce = Annotated[str, typer.Option("--reduce", help="Format partial sums travel in: f32 or bf16.")]
-
-
-def read_model(text: str) -> Model:
-    """MODEL for planning: no weights are read."""
-    return resolve_model(text, {".gguf": _model_from_gguf})
-
-
-def _model_from_gguf(path: Path) -> Model:
-    # imported here: the gguf library would slow every `plan` and `predict` of another model
-    from partita.checkpoints.gguf import model_from_gguf
-
-    return model_from_gguf(path)
 
 
 def read_formats(weights: str, kv: str, activations: str, reduce: str) -> Formats:

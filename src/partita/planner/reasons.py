@@ -44,18 +44,25 @@ def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str
                     f"of {format_bytes(memory['capacity'])} per chip"
                 )
             else:
-                more = rival.step_seconds / mine.step_seconds - 1
-                word = "slower" if more >= 0 else "faster"
-                yield f"{phase}: {rival.layout.roles} is {abs(more):.1%} {word} ({_ms(rival.step_seconds)})"
+                loses = slower(rival.step_seconds / mine.step_seconds)
+                yield f"{phase}: {rival.layout.roles} {loses} ({_ms(rival.step_seconds)})"
     if chosen.prefill.padding:
         padded = ", ".join(f"{k} {v['from']} -> {v['to']}" for k, v in chosen.prefill.padding.items())
         share = chosen.prefill.padded_parameters / chosen.prefill.setting.model.parameters
         yield f"padding: {padded}; {share:.1%} more parameters"
 
 
+def slower(ratio: float) -> str:
+    """In words, what takes `ratio` times as long: "is 22.0% slower", "takes 11.1 times as long"."""
+    if ratio >= 2:
+        return f"takes {ratio:,.0f} times as long" if ratio >= 100 else f"takes {ratio:.3g} times as long"
+    return f"is {abs(ratio - 1):.1%} {'slower' if ratio >= 1 else 'faster'}"
+
+
 def binding(prediction: Prediction) -> str:
     binds = prediction.bound.binds
-    return _BINDS.get(binds) or f"the links of axes {binds.removeprefix('link:')} bind"
+    axes = binds.removeprefix("link:")
+    return _BINDS.get(binds) or f"the links of {'axis' if len(axes) == 1 else 'axes'} {axes} bind"
 
 
 def _ms(seconds: float) -> str:

@@ -49,7 +49,9 @@ def crossovers(found: Sequence[Crossover]) -> RenderableType:
 
 def sensitivities(found: Sequence[Sensitivity]) -> RenderableType:
     """What each change of the chips would do to the objective, and to the choice where that was asked."""
-    table = _table("with", "the objective is", "against", "change", "elasticity", "layouts")
+    asked = any(each.changes_choice is not None for each in found)
+    more = ("layouts",) if asked else ()
+    table = _table("with", "the objective is", "against", "change", "elasticity", *more)
     for each in found:
         choice = {None: "", False: "the same"}.get(each.changes_choice, f"{each.choice} would be chosen")
         table.add_row(
@@ -58,7 +60,7 @@ def sensitivities(found: Sequence[Sensitivity]) -> RenderableType:
             _objective(each.objective, each.before),
             f"{each.change:+.1%}",
             f"{each.elasticity:+.2f}",
-            Text(choice),
+            *([Text(choice)] if asked else []),
         )
     return table
 

@@ -41,7 +41,7 @@ def frontier_table(plan: Plan, most: int = 8) -> Table:
 
 
 def plot_frontier(plan: Plan, path: Path) -> None:
-    """Latency against cost and against MFU, a panel each for both phases; raises InputError as `save` does."""
+    """Latency against cost and against MFU, a panel each for both phases. Errors as those of `save`."""
     points = {phase: [x for x in plan.frontier if x.prediction.phase == phase] for phase in PHASES}
     panels = []
     for phase in PHASES:
@@ -53,8 +53,8 @@ def plot_frontier(plan: Plan, path: Path) -> None:
     chips = names[0][1] if len(names) == 1 else f"{names[0][1]} to {names[-1][1]}"
     workload = setting.workload
     caption = (
-        f"Bounds: no run on these chips is faster or cheaper. Prompts of {workload.prompt:,} tokens, cache of "
-        f"{workload.context:,}. Each point is one phase in its own best layout; C chips, B batch.",
+        f"Bounds: no run on these chips is faster or cheaper. Prompts of {workload.prompt:,} tokens, "
+        f"cache of {workload.context:,}. Each point is one phase in its own best layout; C chips, B batch.",
     )
     save(draw(panels, title=f"{setting.model.name} on {chips}: Pareto frontier", caption=caption), path)
 

@@ -16,7 +16,7 @@ from partita.planner.pools import Pools
 from partita.report import answers as shown
 from partita.report.compare import comparison
 from partita.report.frontier import frontier_table
-from partita.report.tables import columns, predictions
+from partita.report.tables import binding_text, columns, layout_text, predictions
 from partita.specs.units import format_bytes, format_count, format_seconds
 
 
@@ -62,16 +62,20 @@ def _head(found: Plan) -> Text:
         f"{setting.model.name} ({format_count(setting.model.parameters)} parameters) on "
         f"{setting.cluster.name}, mesh {setting.mesh}{stages}: prompts of {workload.prompt}, outputs of "
         f"{workload.output} tokens, weights {setting.formats.weights}, for {found.objective}; "
-        f"best of {found.configurations:,} layouts and batches",
+        f"best of {found.configurations:,} combinations of mesh, layout and batch",
         style="bold",
     )
 
 
 def _total(found: Plan) -> Text:
     chosen = found.chosen
+    moved = ""
+    if chosen.switch_seconds:
+        moved = (
+            f" ({format_seconds(chosen.switch_seconds)} of it to move keys and values between the layouts)"
+        )
     return Text(
-        f"latency of one request {format_seconds(chosen.latency_seconds)} "
-        f"(moving its keys and values between the layouts {format_seconds(chosen.switch_seconds)}), "
+        f"latency of one request {format_seconds(chosen.latency_seconds)}{moved}, "
         f"{chosen.chip_seconds_per_output_token * 1e3:.3g} chip-ms per output token; bounds: "
         "no run on these chips can be faster, real runs are slower"
     )
@@ -91,7 +95,11 @@ def _server(answers: Answers) -> list[Text]:
     if answers.rate is not None:
         text += f"; at {answers.rate:.3g} prompts a second {figures['utilisation']:.0%} busy"
     if answers.price is not None:
-        text += f"; {figures['price_per_million_output_tokens']:.4g} per million output tokens, at least"
+        price, when = (
+            figures["price_per_million_output_tokens"],
+            "" if answers.rate is None else " at that rate",
+        )
+        text += f"; {price:.4g} for a million output tokens{when}, at least"
     return [Text(text)]
 
 
@@ -103,15 +111,17 @@ def _why(found: Plan) -> Table:
 
 
 def _runners_up(found: Plan) -> Table:
-    others = columns(
-        "runner-up: prefill", "decode", "on", "batches", "latency", "chip-ms per output token", "loses by"
-    )
-    for row in found.as_json()["runners_up"]:
-        mesh = ",".join(f"{axis}={size}" for axis, size in row["mesh"].items())
+    """The other pairs; their cluster is named where it is not everywhere the same."""
+    right = ("batches", "latency", "chip-ms per output token", "loses by")
+    others = columns("runner-up: prefill", "decode", "mesh", *right, right=right)
+    pairs = (found.chosen, *found.runners_up)
+    one = len({pair.decode.setting.cluster.name for pair in pairs}) == 1
+    for pair, row in zip(found.runners_up, found.as_json()["runners_up"], strict=True):
+        mesh = f"{pair.decode.setting.mesh}"
         others.add_row(
-            Text(row["prefill"]),
-            Text(row["decode"]),
-            Text(f"{row['cluster']}, {mesh}"),
+            layout_text(pair.prefill.layout.roles),
+            layout_text(pair.decode.layout.roles),
+            Text(mesh if one else f"{mesh} on {row['cluster']}"),
             f"{row['prefill_batch']} / {row['batch']}",
             format_seconds(row["latency_seconds"]),
             f"{row['chip_seconds_per_output_token'] * 1e3:.3g}",
@@ -139,7 +149,7 @@ def disaggregated(pools: Pools, found: Plan) -> Group:
             f"{prediction.batch}",
             format_seconds(seconds),
             f"{unit.rate:.3g}",
-            prediction.bound.binds,
+            binding_text(prediction.bound.binds),
         )
     cost, shared = pools.chip_seconds_per_output_token, found.chosen.chip_seconds_per_output_token
     text = Text(

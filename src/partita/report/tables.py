@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.table import Table
 from rich.text import Text
 
 from partita.cost.prediction import Prediction
+from partita.sharding.roles import Roles
 from partita.specs.units import format_bytes, format_count, format_seconds
 
 
@@ -15,6 +18,27 @@ def columns(*names: str, right: tuple[str, ...] = ()) -> Table:
     for name in names:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
+
+
+def layout_text(roles: Roles, width: int = 40) -> Text:
+    """A layout's roles, broken where they are wider: after the slash, and after commas."""
+    text = str(roles)
+    if len(text) <= width:
+        return Text(text)
+    lines = []
+    for part in re.findall(r"[^/]+/?", text):
+        lines.append("")
+        for piece in re.findall(r"[^,]+,?", part):
+            if len(lines[-1]) + len(piece) > width:
+                lines.append("")
+            lines[-1] += piece
+    return Text("\n".join(lines))
+
+
+def binding_text(binds: str) -> str:
+    """What binds a step, in words: "link:yz" is "links of y, z"."""
+    named = {"kv": "KV cache"}
+    return named.get(binds) or (f"links of {', '.join(binds[5:])}" if binds.startswith("link:") else binds)
 
 
 def attention_split(prediction: Prediction) -> str:
@@ -48,7 +72,7 @@ def predictions(found: list[Prediction]) -> Table:
         "  communication": [format_seconds(float(p.bound.communication_seconds)) for p in found],
         "  waiting for other stages": [_wait(p) for p in found],
         "phase, bound": [format_seconds(p.total_seconds) for p in found],
-        "binds": [p.bound.binds for p in found],
+        "binds": [binding_text(p.bound.binds) for p in found],
         "MFU (2N a token), at most": [f"{p.mfu:.1%}" for p in found],
         "chip-ms per token, at least": [f"{p.chip_seconds_per_token * 1e3:.3g}" for p in found],
         "memory per chip": [_memory(p) for p in found],

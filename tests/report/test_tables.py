@@ -1,64 +1,103 @@
-"""Predictions and plans as tables: what a reader is told, with its units."""
-
-from io import StringIO
+"""Predictions as tables: what a reader is told, with its units."""
 
 import pytest
-from rich.console import Console, RenderableType
+from tests.planner.pairs import pair_of, phase_of
+from tests.planner.settings import palm, setting
+from tests.report.shown import text_of
 
-from partita.cost.prediction import Setting
-from partita.planner import make_plan
 from partita.report import tables
-from partita.sharding.mesh import Mesh
-from partita.specs import Formats, Workload, catalogue_model, parse_cluster
+from partita.sharding.roles import parse_layout
 
-ON = parse_cluster("tpu-v4:2x2x2")
-
-
-def setting(model: str, **workload: int) -> Setting:
-    sizes = Workload(**({"prompt": 512, "output": 16} | workload))
-    return Setting(catalogue_model(model), ON, Mesh.of(ON.shape), Formats(), sizes)
+SMALL = setting("palm-8b", "tpu-v4:2x2x2", prompt=512, output=16, batch=32)
 
 
-def text_of(thing: RenderableType) -> str:
-    console = Console(width=200, file=StringIO(), record=True)
-    console.print(thing)
-    return console.export_text()
-
-
-def test_a_plan_shows_both_phases_the_reasons_and_the_runners_up():
-    plan = make_plan(setting("palm-8b", batch=32), top=4)
-    text = text_of(tables.plan(plan))
-    assert "palm-8b (8.63B parameters) on tpu-v4:2x2x2, mesh x=2,y=2,z=2" in text
-    for found in (plan.prefill, plan.decode):
-        assert str(found.layout.roles) in text
-        assert f"{found.mfu:.1%}" in text
-    for reason in plan.reasons:
-        assert reason in text
-    for pair in plan.runners_up:
-        assert f"{pair.prefill.layout.roles}" in text
-    assert "no run on these chips can be faster" in text
+def row(text: str, name: str) -> list[str]:
+    """The cells of a row, its name left out; two spaces part them."""
+    line = next(line for line in text.splitlines() if line.startswith(name))
+    return [cell.strip() for cell in line.removeprefix(name).split("  ") if cell.strip()]
 
 
 def test_memory_is_shown_by_part_and_adds_up():
-    plan = make_plan(setting("palm-8b", batch=32))
-    memory = plan.decode.memory_bytes
-    row = next(
-        line for line in text_of(tables.predictions([plan.decode])).splitlines() if "of 34.4 GB" in line
-    )
-    parts = "weights 2.16 GB, kv 69.2 MB, activations 4.39 MB, runtime 1.34 GB"
-    assert f"3.57 GB of 34.4 GB: {parts}" in row
+    decode = phase_of(SMALL, "decode", "ws1d/batch")
+    memory = decode.memory_bytes
     assert memory["total"] == sum(memory[part] for part in ("weights", "kv", "activations", "runtime"))
+    # on 8 chips: 8.63B parameters, and 32 sequences of 528 tokens with 32 x 2 x 256 elements, of 2 bytes
+    parts = "weights 2.16 GB, kv 69.2 MB, activations 4.39 MB, runtime 1.34 GB"
+    assert row(text_of(tables.predictions([decode])), "memory per chip") == [f"3.57 GB of 34.4 GB: {parts}"]
 
 
 @pytest.mark.parametrize(("model", "shown"), [("smollm2-135m", True), ("palm-8b", False)])
 def test_padding_is_shown_where_there_is_any(model: str, shown: bool):
-    text = text_of(tables.plan(make_plan(setting(model, batch=8))))
-    assert ("heads 9 -> 12" in text) == shown
-    assert ("parameters more" in text) == shown
+    given = setting(model, "tpu-v4:2x2x2", prompt=512, output=16, batch=8)
+    found = phase_of(given, "decode", "ws1d/heads")
+    text = text_of(tables.predictions([found]))
+    assert ("heads 9 -> " in text) == ("parameters more" in text) == shown
+    assert all(f"{dim} {sizes['from']} -> {sizes['to']}" in text for dim, sizes in found.padding.items())
 
 
-def test_what_attention_splits_is_named_by_dim_and_axes():
-    plan = make_plan(setting("palm-8b", batch=32))
-    assert plan.decode.layout.roles.attention == "batch"
-    what, _, axes = tables.attention_split(plan.decode).partition(" over ")
-    assert (what, set(axes)) == ("batch", set("xyz"))
+def test_each_phase_has_a_column_and_every_row_both():
+    pair = pair_of(SMALL, "wg-x/heads", "ws2d/batch")
+    found = [pair.prefill, pair.decode]
+    text = text_of(tables.predictions(found))
+    assert row(text, "layout") == ["wg-x/heads", "ws2d/batch"]
+    assert row(text, "batch") == ["32", "32"]
+    assert row(text, "tokens a step") == [f"{32 * 512:,}", "32"]
+    assert row(text, "MFU (2N a token), at most") == [f"{p.mfu:.1%}" for p in found]
+    assert row(text, "chip-ms per token, at least") == [
+        f"{p.chip_seconds_per_token * 1e3:.3g}" for p in found
+    ]
+    for absent in ("stages", "waiting for other stages", "prompt  "):
+        assert absent not in text
+
+
+@pytest.mark.parametrize(
+    ("layout", "splits"),
+    [
+        ("ws2d/batch", "batch over xyz"),
+        ("ws2d/heads", "query heads over yzx"),
+        ("ws2d/context", "context over xyz"),
+        ("ws2d/x=context,y=heads,z=batch", "batch over z, context over x, query heads over y"),
+        ("ws2d/x=none,y=none,z=none", "nothing"),
+    ],
+)
+def test_what_attention_splits_is_named_by_dim_and_axes(layout: str, splits: str):
+    assert tables.attention_split(phase_of(SMALL, "decode", layout)) == splits
+
+
+@pytest.mark.parametrize(
+    ("binds", "words"),
+    [
+        ("compute", "compute"),
+        ("weights", "weights"),
+        ("kv", "KV cache"),
+        ("link:x", "links of x"),
+        ("link:yz", "links of y, z"),
+    ],
+)
+def test_what_binds_is_in_words(binds: str, words: str):
+    assert tables.binding_text(binds) == words
+
+
+@pytest.mark.parametrize(
+    ("layout", "lines"),
+    [
+        ("x=e,y=f/batch", ["x=e,y=f/batch"]),
+        ("ws2d/x=batch,y=heads", ["ws2d/x=batch,y=heads"]),
+        ("x=replica,y=f,z=f/x=batch,y=heads,z=context", ["x=replica,y=f,z=f/", "x=batch,y=heads,z=context"]),
+        (
+            "x=replica,y=e-gathered,z=f-gathered,w=replica/batch",
+            ["x=replica,y=e-gathered,z=f-gathered,", "w=replica/", "batch"],
+        ),
+    ],
+)
+def test_a_wide_layout_is_broken_where_it_has_joints(layout: str, lines: list[str]):
+    roles = parse_layout(layout, "".join(a for a in "xyzw" if f"{a}=" in layout))
+    found = tables.layout_text(roles).plain
+    assert found.split("\n") == lines
+    assert found.replace("\n", "") == str(roles)
+
+
+def test_a_cached_prefix_and_chunks_are_said():
+    given = palm(batch=4, prompt=2048, prefix=512, chunk=1024)
+    text = text_of(tables.predictions([phase_of(given, "prefill", "ws2d/batch")]))
+    assert row(text, "prompt") == ["512 of 2,048 tokens cached, 1,536 read in 2 steps"]

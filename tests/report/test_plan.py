@@ -1,0 +1,142 @@
+"""A plan for people: everything that was found is shown, and only what was asked for."""
+
+from dataclasses import replace
+
+import pytest
+from tests.planner.pairs import pair_of
+from tests.planner.settings import setting
+from tests.report.shown import text_of
+
+from partita.planner import Plan, make_plan
+from partita.planner.answers import Answers
+from partita.planner.ask import Ask
+from partita.planner.chips import parse_clusters
+from partita.planner.pools import plan_pools
+from partita.report.plan import plan as shown
+from partita.specs import Formats, Workload, catalogue_model, format_seconds
+from partita.specs.requests import Traffic
+
+
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    return make_plan(setting("palm-8b", "tpu-v4:2x2x2", prompt=512, output=16, batch=32), top=4)
+
+
+def words(text: str) -> str:
+    """Without the ends of lines, and without the spaces that align."""
+    return " ".join(text.split())
+
+
+def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
+    text = text_of(shown(Answers(found)))
+    assert words(text).startswith(
+        "palm-8b (8.63B parameters) on tpu-v4:2x2x2, mesh x=2,y=2,z=2: prompts of 512, outputs of 16 tokens, "
+        f"weights bf16, for latency; best of {found.configurations:,} combinations of mesh, layout and batch"
+    )
+    for phase in (found.prefill, found.decode):
+        assert str(phase.layout.roles) in text
+        assert f"{phase.mfu:.1%}" in text
+        assert format_seconds(phase.total_seconds) in text
+    for reason in found.reasons:
+        assert reason in text
+    assert len(found.runners_up) == 3
+    for pair in found.runners_up:
+        for phase in (pair.prefill, pair.decode):
+            assert str(phase.layout.roles).split("/")[0] in text
+        assert format_seconds(pair.latency_seconds) in text
+    assert f"latency of one request {format_seconds(found.chosen.latency_seconds)}" in text
+    assert "no run on these chips can be faster, real runs are slower" in words(text)
+
+
+def test_it_shows_crossovers_sensitivities_and_rules(found: Plan):
+    answers = Answers(found)
+    text = words(text_of(shown(answers)))
+    assert answers.crossovers
+    assert all(f"{crossing.quantity} {crossing.value:,}" in text for crossing in answers.crossovers)
+    assert all(f"{each.change:+.1%}" in text for each in answers.sensitivities)
+    for broken in answers.rules.values():
+        assert all(rule.message.split(":")[0] in text for rule in broken)
+
+
+def test_only_what_was_asked_is_shown(found: Plan):
+    text = words(text_of(shown(Answers(found))))
+    for unasked in ("as a server", "disaggregated", "PartitionSpec", "the other", "for a million"):
+        assert unasked not in text
+
+
+def test_the_switch_between_layouts_is_told_where_there_is_one():
+    given = setting("palm-8b", "tpu-v4:2x2x2", prompt=512, output=16, batch=32)
+    same, moved = pair_of(given, "ws2d/batch"), pair_of(given, "ws2d/context", "ws2d/batch")
+    assert same.switch_seconds == 0 < moved.switch_seconds
+    plan = make_plan(given)
+    texts = [words(text_of(shown(Answers(replace(plan, chosen=pair))))) for pair in (same, moved)]
+    assert "to move keys and values" not in texts[0]
+    assert f"({format_seconds(moved.switch_seconds)} of it to move keys and values between" in texts[1]
+
+
+def test_a_rate_a_price_and_traffic_make_it_a_server(found: Plan):
+    rate, price = 10.0, 3.0
+    server = Answers(found).server
+    text = words(text_of(shown(Answers(found, rate=rate, price=price))))
+    assert f"at most {server.requests_per_second:.3g} prompts" in text
+    assert f"at 10 prompts a second {rate / server.requests_per_second:.0%} busy" in text
+    # 8 chips are paid for 160 tokens a second, however idle they are
+    assert f"{price * 8 / 3600 * 1e6 / (rate * 16):.4g} for a million output tokens at that rate" in text
+    full = words(text_of(shown(Answers(found, price=price))))
+    cheapest = price * 8 / 3600 * 1e6 / server.output_tokens_per_second
+    assert f"{cheapest:.4g} for a million output tokens, at least" in full
+    traffic = Traffic.of(512, 16, 0)
+    assert "over 1 kinds of request" in words(text_of(shown(Answers(found, traffic=traffic))))
+
+
+def test_another_plan_is_set_beside_it(found: Plan):
+    other = make_plan(
+        setting("palm-8b", "tpu-v4:2x2x2", Formats(weights="int8"), prompt=512, output=16, batch=32)
+    )
+    text = text_of(shown(Answers(found), None, other))
+    assert "this plan" in text
+    assert "the other" in text
+    assert "formats.weights" in text
+    assert f"{format_seconds(other.decode.step_seconds)}" in text
+
+
+def test_other_engines_are_shown_where_asked(found: Plan):
+    text = text_of(shown(Answers(found), engines=True))
+    for engine in ("PartitionSpec", "vLLM", "SGLang", "TensorRT-LLM", "MaxText"):
+        assert engine in text
+
+
+def test_pools_are_shown_beside_the_shared_chips(found: Plan):
+    clusters = parse_clusters("tpu-v4:auto", 8)
+    ask = Ask(
+        model=catalogue_model("palm-8b"),
+        clusters=tuple(clusters),
+        formats=(Formats(),),
+        workload=Workload(prompt=512, output=16, batch=32),
+        objective="cost",
+    )
+    pools = plan_pools(ask, clusters, 8)
+    text = words(text_of(shown(Answers(found), pools)))
+    cost, shared = pools.chip_seconds_per_output_token, found.chosen.chip_seconds_per_output_token
+    assert f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second" in text
+    assert f"{abs(cost / shared - 1):.1%} {'less' if cost < shared else 'more'} than on shared chips" in text
+    for unit in (pools.prefill, pools.decode):
+        assert str(unit.prediction.layout.roles) in text
+
+
+def test_nothing_is_cut_within_a_pipes_width():
+    """At the 160 columns of a pipe no roles and no number are broken in the middle."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    plan = make_plan(setting("llama-3-70b", "h100:2x8", prompt=512, output=16, batch=64))
+    console = Console(width=160, file=StringIO(), record=True)
+    console.print(shown(Answers(plan)))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 160
+    for pair in plan.runners_up:
+        for phase in (pair.prefill, pair.decode):
+            for piece in str(phase.layout.roles).replace("/", ",").split(","):
+                assert piece in text
+        assert f"{pair.prefill.batch} / {pair.decode.batch}" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from partita.errors import InputError
 from partita.planner.ask import Ask
 from partita.planner.chips import parse_clusters
 from partita.planner.pair import Objective, parse_objective
@@ -14,7 +15,7 @@ from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 from partita.specs.resolve import resolve_model
-from partita.specs.units import parse_duration, parse_rate
+from partita.specs.units import parse_bytes, parse_duration, parse_rate
 from partita.specs.workload import Workload
 
 
@@ -37,6 +38,7 @@ def plan(
     max_ttft: str | None = None,
     max_tpot: str | None = None,
     max_chips: int | None = None,
+    memory: str | None = None,
     rate: str | None = None,
     top: int = 5,
 ) -> Plan:
@@ -45,6 +47,8 @@ def plan(
     `on` may be `h100:auto`, and `formats` several, to choose from. Raises InputError for wrong input, and
     where nothing fits or keeps the limits.
     """
+    if batch == "auto" and prefill_batch not in (None, "auto"):
+        raise InputError("prefill_batch", prefill_batch, "needs a batch: with auto both batches are chosen")
     choices = [formats] if isinstance(formats, Formats) else list(formats or [Formats()])
     ask = Ask(
         model=read_model(model) if isinstance(model, str) else model,
@@ -70,6 +74,7 @@ def plan(
         max_ttft=None if max_ttft is None else parse_duration(max_ttft, "max_ttft"),
         max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max_tpot"),
         rate=None if rate is None else parse_rate(rate, "rate"),
+        memory_bytes=None if memory is None else parse_bytes(memory, "memory"),
     )
     return best_plan(ask.questions(), top=top)
 

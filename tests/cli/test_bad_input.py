@@ -49,15 +49,20 @@ CASES: list[tuple[tuple[object, ...], str, object, str]] = [
     (("plan", "palm-8b", "--on", "tpu-v4:4x4"), "cluster", "tpu-v4:4x4", "needs 3 sizes, not 2"),
     (("plan", "palm-8b", "--on", "none.toml"), "cluster", "none.toml", ""),
     (("plan", *SMALL, "--objective", "fun"), "objective", "fun", "latency, cost, throughput, context"),
-    (("plan", *SMALL, "--batch", 0), "batch", 0, "a whole number of at least 1"),
-    (("plan", *SMALL, "--batch", "x"), "batch", "x", "a whole number of at least 1, or auto"),
-    (("plan", *SMALL, "--batch", "-3"), "batch", "-3", "a whole number of at least 1, or auto"),
-    (("plan", *SMALL, "--batch", "2.5"), "batch", "2.5", "a whole number of at least 1, or auto"),
+    (("plan", *SMALL, "--batch", 0), "batch", "0", "a whole number from 1 to 1,000,000,000, or auto"),
+    (("plan", *SMALL, "--batch", "x"), "batch", "x", "a whole number from 1 to"),
+    (("plan", *SMALL, "--batch", "-3"), "batch", "-3", "a whole number from 1 to"),
+    (("plan", *SMALL, "--batch", "2.5"), "batch", "2.5", "a whole number from 1 to"),
     (("plan", *SMALL, "--prefill-batch", 4), "prefill-batch", 4, "needs --batch N"),
-    (("plan", *SMALL, "--batch", 4, "--prefill-batch", 0), "prefill-batch", 0, "of at least 1"),
+    (("plan", *SMALL, "--batch", 4, "--prefill-batch", 0), "prefill-batch", "0", "from 1 to"),
     (("plan", *SMALL, "--context", 0), "context", 0, "a whole number of at least 1"),
-    (("plan", *SMALL, "--prompt", 0), "prompt", 0, "a whole number of at least 1"),
-    (("plan", *SMALL, "--output", -1), "output", -1, "a whole number of at least 1"),
+    (
+        ("plan", *SMALL, "--prompt", 0),
+        "prompt",
+        "0",
+        "a whole number from 1 to 1,000,000,000, or a distribution",
+    ),
+    (("plan", *SMALL, "--output", -1), "output", "-1", "a whole number from 1 to 1,000,000, or"),
     (("plan", *SMALL, "--top", 0), "top", 0, "1 or more"),
     (("plan", *SMALL, "--mesh", "x=2,y=2"), "mesh", "x=2,y=2", "its size must be that of tpu-v4:2x2x2, 8"),
     (("plan", *SMALL, "--max-tpot", "fast"), "max-tpot", "fast", "such as 30ms or 1.5s"),
@@ -207,7 +212,8 @@ def test_a_truncated_gguf(command: str, share: float, partita: Partita, tiny: Pa
 def test_a_plan_that_does_not_fit_gives_bytes_by_part_and_the_smallest_change(partita: Partita):
     error = refused(partita, "plan", "palm-540b", "--on", "tpu-v4:2x2x2", "--batch", 64)
     assert (error["field"], error["value"]) == ("cluster", "tpu-v4:2x2x2")
-    for part in ("weights 135 GB", "kv 1.98 GB", "activations 10.3 GB", "= 147 GB of 34.4 GB per chip"):
+    # 1.08 TB on 8 chips, and of each chip 1.25 GiB for its runtime
+    for part in ("weights 135 GB", "kv 1.98 GB", "runtime 1.34 GB", " GB of 34.4 GB per chip"):
         assert part in error["message"]
     assert error["message"].endswith("smallest change that fits: --on tpu-v4:4x4x4")
     assert partita("plan", "palm-540b", "--on", "tpu-v4:4x4x4", "--batch", 64).code == 0
@@ -297,7 +303,7 @@ def test_an_internal_error_is_one_line_and_exits_with_1(partita: Partita, monkey
     def broken(*_: Any, **__: Any):
         raise RuntimeError("of\ntwo lines")
 
-    monkeypatch.setattr("partita.cli.plan.make_plan_any_batch", broken)
+    monkeypatch.setattr("partita.cli.plan.best_plan", broken)
     monkeypatch.delenv("PARTITA_TRACEBACK", raising=False)
     ran = partita("plan", *SMALL)
     assert (ran.code, ran.out) == (1, "")

@@ -22,17 +22,17 @@ _AUTO = re.compile(r"([^:]+):auto", re.IGNORECASE)
 def parse_clusters(text: str, max_chips: int | None = None) -> list[Cluster]:
     """The clusters a text names: one, `h100:2x8`, or with `h100:auto` those of 1, 2, 4 ... `max_chips` chips.
 
-    Raises InputError on `cluster` as `parse_cluster` does, and on `max-chips` where it is below 1 or, for a
+    Raises InputError on `cluster` as `parse_cluster` does, and on `max_chips` where it is below 1 or, for a
     single cluster, below its chips.
     """
     if max_chips is not None and max_chips < 1:
-        raise InputError("max-chips", max_chips, "1 or more are accepted")
+        raise InputError("max_chips", max_chips, "1 or more are accepted")
     match = _AUTO.fullmatch(text.strip())
     if not match:
         found = parse_cluster(text)
         if max_chips is not None and found.chips > max_chips:
             raise InputError(
-                "max-chips", max_chips, f"{found.name} has {found.chips}; name a smaller one, or FAMILY:auto"
+                "max_chips", max_chips, f"{found.name} has {found.chips}; name a smaller one, or FAMILY:auto"
             )
         return [found]
     known = catalogue.cluster_families()

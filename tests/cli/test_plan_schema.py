@@ -37,6 +37,19 @@ def test_what_is_printed_validates_and_is_documented(partita: Partita, more: tup
     assert load_plan(saved).setting.workload.batch == 8
 
 
+def test_a_plot_is_of_all_batches_and_the_plan_stays_what_it_was(partita: Partita, tmp_path: Path):
+    plain = partita("plan", *PALM_8B, "--batch", 1, "--json").json
+    drawn = partita("plan", *PALM_8B, "--batch", 1, "--plot", tmp_path / "plot.svg", "--json").json
+    validator("plan-1").validate(drawn)
+    assert {point["batch"] for point in plain["frontier"]} == {1}
+    batches = {point["batch"] for point in drawn["frontier"]}
+    assert len(batches) > 5
+    text = (tmp_path / "plot.svg").read_text(encoding="utf-8")
+    assert all(f"B:{batch}" in text for batch in (min(batches), max(batches)))
+    for key in ("prefill", "decode", "runners_up", "reasons"):
+        assert drawn[key] == plain[key]
+
+
 def test_a_prediction_in_stages_validates(partita: Partita):
     found = partita(
         *("predict", "llama3-8b", "--on", "h100:2x8", "--phase", "decode", "--ffn", "ws1d", "--stages", 2),

@@ -1,14 +1,18 @@
 """The frontier as a table and as a plot: what was found is drawn, and files are whole or not there."""
 
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from tests.planner.settings import setting
 from tests.report.shown import text_of
 
 from partita.errors import InputError
-from partita.planner import Ask, Plan, best_plan
+from partita.planner import Ask, Plan, best_plan, make_plan
 from partita.planner.chips import parse_clusters
+from partita.planner.frontier import over_batches
 from partita.report.frontier import frontier_table, plot_frontier
 from partita.specs import Formats, Workload, catalogue_model
 
@@ -53,6 +57,18 @@ def test_of_many_points_the_ends_are_kept(plan: Plan):
             f"{points[0].prediction.batch:,}",
             f"{points[-1].prediction.batch:,}",
         ]
+
+
+def test_a_plan_for_one_batch_has_a_frontier_over_all_of_them():
+    one = make_plan(setting("palm-8b", "tpu-v4:2x2x2", prompt=256, output=16, batch=1))
+    assert {point.prediction.batch for point in one.frontier} == {1}
+    over = replace(one, tables=over_batches(one.tables))
+    assert len({point.prediction.batch for point in over.frontier}) > 5
+    for phase in ("decode", "prefill"):
+        points = [point for point in over.frontier if point.prediction.phase == phase]
+        for a, b in pairwise(points):  # by rising time, and so by falling cost
+            assert a.seconds < b.seconds
+            assert a.chip_seconds_per_token > b.chip_seconds_per_token
 
 
 def test_it_is_drawn_as_png_and_svg(plan: Plan, tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from partita.files import check_place, write_whole
 from partita.planner.answers import Answers
 from partita.planner.ask import Ask
 from partita.planner.chips import parse_clusters
+from partita.planner.frontier import over_batches
 from partita.planner.plan import Plan, best_plan
 from partita.planner.pools import Pools, plan_pools
 from partita.planner.question import Question
@@ -69,7 +71,7 @@ def command(
         bool, typer.Option("--engines", help="Also print the plan in other engines' terms.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the frontier into a .png or .svg file.")
+        Path | None, typer.Option("--plot", help="Draw the frontier over batches into a .png or .svg file.")
     ] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write the plan as JSON.")] = None,
     json: o.AsJson = False,
@@ -89,11 +91,13 @@ def command(
     with _progress(len(questions)) as step:
         found = best_plan(questions, top=top, progress=step)
     pools = _pools(ask, on) if disaggregate else None
-    answers = Answers(found, traffic, ask.rate, _price(found, paid))
     if plot is not None:
         from partita.report.frontier import plot_frontier
 
+        if not ask.auto_batch or len(ask.batches) == 1:  # else its frontier is over batches already
+            found = replace(found, tables=over_batches(found.tables))
         plot_frontier(found, plot)
+    answers = Answers(found, traffic, ask.rate, _price(found, paid))
     if json or save is not None:
         written = _as_json(answers, pools, other)
         if save is not None:

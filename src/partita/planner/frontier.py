@@ -7,14 +7,20 @@ fits its chips, and is its phase alone in its own layout; two phases of one plan
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from partita.cost.prediction import Phase, Prediction
+from partita.planner.ask import BATCHES
 from partita.planner.exact import Exact
-from partita.planner.phases import Tables
+from partita.planner.pair import prompts_of
+from partita.planner.phases import COARSE_CELLS, MOST_CELLS, Tables, price
+from partita.planner.question import Question
+
+_FEW = 4
+"""Questions that are looked at closely."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,20 @@ def frontier(tables: Sequence[Tables], most: int = 40) -> tuple[Point, ...]:
             )
         ]
     return tuple(found)
+
+
+def over_batches(tables: Sequence[Tables]) -> tuple[Tables, ...]:
+    """The same questions priced at every batch of `BATCHES`, whichever they were asked for.
+
+    As closely as those, or as a first look where they are many.
+    """
+    cells = MOST_CELLS if len(tables) <= _FEW else COARSE_CELLS
+    return tuple(price(_over_batches(each.question), cells) for each in tables)
+
+
+def _over_batches(question: Question) -> Question:
+    prompts = prompts_of(question.workload, BATCHES[-1])
+    return replace(question, batches=BATCHES, prefill_batches=tuple(b for b in BATCHES if b <= prompts))
 
 
 def undominated(cells: Iterable[tuple]) -> list[tuple]:

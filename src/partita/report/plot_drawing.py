@@ -43,7 +43,8 @@ def draw_panel(ax: Axes, panel: Panel, legend: bool) -> None:
     for series in panel.series:
         _draw_series(ax, series, name_kind=len(_line_kinds(panel)) > 1)
     if panel.percent:
-        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        most = max((y for series in panel.series for y in series.y), default=1.0)
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if most > 0.05 else None))
     ax.margins(x=0.09)
     _stretch(ax, panel)
     for axis, scale, ticks in ((ax.xaxis, panel.x_scale, panel.x_ticks), (ax.yaxis, panel.y_scale, ())):

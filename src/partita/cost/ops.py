@@ -25,6 +25,9 @@ from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
+_STORED = ("weight", "cache", "read")
+"""Kinds of tensors that are held anyway."""
+
 
 class CostOps(Rows):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
@@ -75,12 +78,10 @@ class CostOps(Rows):
         """Elements one chip holds."""
         return self._share(t.sizes, t.sharding.dims, t.sharding.axes)
 
-    def _share(
-        self, sizes: Mapping[str, Number], dims: str, groups: Iterable[str], times: int = 1
-    ) -> Number:
+    def _share(self, sizes: Mapping[str, Number], dims: str, groups: Iterable[str], times: int = 1) -> Number:
         """Product of the sizes of `dims`, a chip's part of it where they are split over these groups of axes.
 
-        Every split divides. Arrays of candidates broadcast, and those of B and S are the large ones: they come
+        Every split divides. Arrays of candidates broadcast; those of B and S are the large ones: they come
         last, and `times` before them.
         """
         large = [sizes[d] for d in dims if d in "BS"]
@@ -96,23 +97,39 @@ class CostOps(Rows):
     def bytes(self, t: Sized) -> Number:
         """Bytes one chip holds; kept, since most operations ask for those of the operation before."""
         sizes = tuple(t.sizes[d] for d in t.sharding.dims)
-        key = (t.sharding.dims, t.sharding.axes, t.format, *map(id, sizes))
+        key = (t.sharding.dims, t.sharding.axes, t.sharding.partial, t.format, t.settles, *map(id, sizes))
         found = self._bytes.get(key)
         if found is None:
-            found = self._share(t.sizes, t.sharding.dims, t.sharding.axes, BYTES[t.format])
+            found = self._share(t.sizes, t.sharding.dims, t.sharding.axes, self._width(t))
             self._bytes[key] = found
             self._counted.append(sizes)  # an id is a number's own while the number lives
         return found
+
+    def _width(self, t: Sized) -> Number:
+        """Bytes of an element: a sum over axes of one chip is whole, and of the format it settles in."""
+        travels = BYTES[t.format]
+        if not t.sharding.partial or t.format == t.settles:
+            return travels
+        settles, over = BYTES[t.settles], self.shards(t.sharding.partial)
+        if isinstance(over, int):
+            return settles if over == 1 else travels
+        return np.where(over == 1, settles, travels)
 
     def _note(self, kind: str, what: str, before: tuple[Sharding, ...], after: Sharding, **costs) -> None:
         scope = "/".join(self._scope)
         self.ledger.entries.append(Entry(scope, kind, what, before, after, repeat=self._repeat, **costs))
 
     def _hold(self, *tensors: Sized, besides: Number = 0) -> None:
-        held = besides + sum(self.bytes(t) for t in tensors if t.kind not in ("weight", "cache", "read"))
+        held = besides + sum(self._held(t) for t in tensors)
         most = self.ledger.held_bytes
         whole = isinstance(held, int) and isinstance(most, int)
         self.ledger.held_bytes = max(held, most) if whole else np.maximum(held, most)
+
+    def _held(self, t: Sized) -> Number:
+        """Bytes of a tensor beside what is stored."""
+        if t.kind in _STORED:
+            return 0
+        return self.bytes(t) * t.moved if t.kind == "gathered" else self.bytes(t)
 
     # -- the operations ---------------------------------------------------------------------------------
 
@@ -124,7 +141,7 @@ class CostOps(Rows):
     def _step(self, t: Sized, step: Step) -> Sized:
         before, shards = t, self.shards(step.axes)
         kind = "gathered" if t.kind == "weight" and step.kind != "slice" else t.kind
-        t = Sized(step.after, t.sizes, t.format, t.settles, kind, t.stored_bytes)
+        t = Sized(step.after, t.sizes, t.format, t.settles, kind, t.stored_bytes, t.moved)
         if step.kind == "slice" or (self._free_permutes and step.kind == "collective-permute"):
             return t
         local, messages = self.bytes(before), (shards > 1) * 1
@@ -138,8 +155,12 @@ class CostOps(Rows):
         self._note(
             step.kind, "", (step.before,), step.after, axes=step.axes, sent_bytes=sent, messages=messages
         )
-        # axes of one chip move nothing: what was before is what is after
-        self._hold(t, besides=local * messages if before.kind not in ("weight", "cache") else 0)
+        if kind == "gathered":
+            t = replace(t, moved=before.moved | (messages > 0))
+        if t.kind not in _STORED:
+            arrived = self._share(t.sizes, t.sharding.dims, t.sharding.axes, BYTES[t.format])
+            # axes of one chip move nothing: what was before is what is after
+            self._hold(besides=(arrived + self._held(before)) * messages)
         if not t.sharding.partial and before.sharding.partial:
             t = replace(t, format=t.settles)
         return t

@@ -19,3 +19,4 @@ class Sized:
     settles: str = ""
     kind: str = "activation"  # or "weight", "gathered" (a weight that has moved), "cache", "read" (a cache)
     stored_bytes: Number = 0  # of a weight, before it was gathered
+    moved: Number = 0  # of a gathered weight, 1 once it has: along axes of one chip nothing does

@@ -53,7 +53,7 @@ def pieces(
         Piece(
             letter.slot,
             letter.kind,
-            letter.heads if idle and not letter.kind.stored else letter.tokens + letter.heads,
+            letter.heads if idle and not letter.kind.stored else letter.part,
             int(letter.sizes.max()),
         )
         for letter in found.letters
@@ -90,10 +90,10 @@ def join(
         mesh = Mesh.of(tuple(size for size, _, _ in axes))
     roles = [
         name_roles(
-            tuple((name, axis[i].weights) for name, axis in zip(mesh.axes, axes, strict=True)),
-            tuple((name, axis[i].attention) for name, axis in zip(mesh.axes, axes, strict=True)),
+            tuple((name, kind.weights) for name, kind in zip(mesh.axes, kinds, strict=True)),
+            tuple((name, kind.attention) for name, kind in zip(mesh.axes, kinds, strict=True)),
         )
-        for i in (1, 2)
+        for kinds in ([mine for _, mine, _ in axes], [theirs for _, _, theirs in axes])
     ]
     return mesh, roles[0], roles[1]
 

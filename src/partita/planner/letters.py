@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.cost.links import Links
+from partita.planner.heads import Part, cut_heads
 from partita.planner.space import Class, Counts, Ground, Slot
-from partita.sharding.layout import Layout, Storage, ceil_to
+from partita.sharding.layout import Layout, Storage
 from partita.sharding.roles import Roles
 from partita.specs.model import Model
 
@@ -32,6 +33,12 @@ class Letter:
     tokens: str  # what it splits of the tokens: "b", "l" or "" for nothing
     heads: str  # which dim of the heads it splits where it splits heads: "k", "g", else ""
     sizes: np.ndarray  # [rows, batches], either of them 1 where it does not matter
+    trades: bool = False  # attention splits sequences over it where the tokens around it are split otherwise
+
+    @property
+    def part(self) -> str:
+        """What it splits, where its role leaves that open."""
+        return self.tokens + self.heads + "t" * self.trades
 
     @property
     def attends(self) -> str:
@@ -39,6 +46,8 @@ class Letter:
         wanted = self.kind.attention
         if wanted == "heads":
             return self.heads
+        if self.trades:
+            return "b"
         if wanted == "none" or (wanted == "batch" and self.kind.splits_tokens and not self.tokens):
             return ""
         if wanted == "context" or self.tokens == "l":
@@ -76,37 +85,63 @@ def spread(
     """
     legal = np.ones((len(counts), batch.shape[1]), bool)
     room_b, room_l = batch * np.ones((len(counts), 1)), np.full_like(legal, queries, dtype=float)
-    pieces: list[tuple[int, Class, str, np.ndarray]] = []
-    # the embedding fills replicas first, then what is stored on F, then on E, as `resolve` does
-    order = sorted(range(len(kinds)), key=lambda c: ("", "f", "e").index(kinds[c].stored))
-    for c in order:
-        for s, slot in enumerate(ground.slots):
-            size = counts[:, s, c][:, None]
-            if not (size > 1).any():
-                continue
-            if not kinds[c].splits_tokens:
-                pieces.append((s, kinds[c], "", size))
-                continue
-            if enough:
-                room_b = room_b / size
-                legal &= room_b >= 1
-                pieces.append((s, kinds[c], "b", size))
-                continue
-            by_b = _largest_divisor(slot, size, room_b)
-            room_b, rest = room_b / by_b, size / by_b
-            by_l = _largest_divisor(slot, rest, room_l)
-            room_l, rest = room_l / by_l, rest / by_l
-            if kinds[c].stored:
-                legal &= rest == 1
-            pieces += [(s, kinds[c], "b", by_b), (s, kinds[c], "l", by_l), (s, kinds[c], "", rest)]
-    letters = _heads(model, ground, [piece for piece in pieces if (piece[3] > 1).any()])
+    names, letters = iter(_LETTERS), []
+
+    def add(part: Part, tokens: str, sizes: np.ndarray, trades: bool = False) -> None:
+        if (sizes > 1).any():
+            letters.append(Letter(next(names), part.slot, part.kind, tokens, part.heads, sizes, trades))
+
+    others: list[tuple[Part, str, np.ndarray]] = []  # that attention may yet split sequences over
+    for part in sorted(cut_heads(model, ground, kinds, counts), key=_fills):
+        slot, size = ground.slots[part.slot], part.size[:, None]
+        if not part.kind.splits_tokens:
+            add(part, "", size)
+            continue
+        if enough:
+            room_b = room_b / size
+            legal &= room_b >= 1
+            add(part, "b", size)
+            continue
+        by_b = _largest_divisor(slot, size, room_b)
+        room_b, rest = room_b / by_b, size / by_b
+        by_l = _largest_divisor(slot, rest, room_l)
+        room_l, rest = room_l / by_l, rest / by_l
+        if part.kind.stored:
+            legal &= rest == 1
+        add(part, "b", by_b)
+        for tokens, left in (("l", by_l), ("", rest)):
+            if part.kind.attention == "batch" and (left > 1).any():
+                others.append((part, tokens, left))
+            else:
+                add(part, tokens, left)
+    room_b = batch / _taken(letters, "b")
+    for part, tokens, size in others:
+        traded = _largest_divisor(ground.slots[part.slot], size, room_b)
+        room_b = room_b / traded
+        add(part, tokens, traded, trades=True)
+        add(part, tokens, size / traded)
+    letters.sort(key=_fills)
     for what, room in (("b", batch), ("l", context if queries == 1 else queries)):
-        taken = np.ones((1, 1))
-        for letter in letters:
-            if letter.attends == what:
-                taken = taken * letter.sizes
-        legal &= taken <= room
+        legal &= _taken(letters, what) <= room
     return Spread(tuple(letters), legal)
+
+
+def _fills(part: Part | Letter) -> tuple:
+    """Sorts by who takes sequences first: as in `resolve`, replicas, then what is stored on F, then on E."""
+    stored, attention = part.kind.stored, part.kind.attention
+    if not stored:  # of one slot their order is free: first whose sequences attention leaves where they are
+        return 0, part.slot, attention != "batch"
+    over_k = stored == "f" and part.heads == "k"
+    return "fe".index(stored) + 1, over_k, attention in ("batch", "context"), part.slot
+
+
+def _taken(letters: Sequence[Letter], attends: str) -> np.ndarray:
+    """Into how many parts attention splits a dim, [rows, batches]."""
+    taken = np.ones((1, 1))
+    for letter in letters:
+        if letter.attends == attends:
+            taken = taken * letter.sizes
+    return taken
 
 
 def _largest_divisor(slot: Slot, size: np.ndarray, room: np.ndarray) -> np.ndarray:
@@ -120,41 +155,6 @@ def _largest_divisor(slot: Slot, size: np.ndarray, room: np.ndarray) -> np.ndarr
         most = np.where((size % divisor == 0) & (divisor <= room), divisor, most)
     found[playing] = most
     return found
-
-
-def _heads(model: Model, ground: Ground, pieces: list[tuple[int, Class, str, np.ndarray]]) -> list[Letter]:
-    """Splits what is split over heads between K and G: K while it divides, then whichever pads less."""
-    left = np.full((1, 1), float(model.kv_heads))
-    shares: list[tuple[np.ndarray, np.ndarray] | None] = []
-    over_k, over_g = np.ones((1, 1)), np.ones((1, 1))
-    for s, kind, _, size in pieces:
-        if not kind.splits_heads:
-            shares.append(None)
-            continue
-        common = np.gcd(size.astype(int), left.astype(int)).astype(float)
-        if ground.slots[s].whole:
-            common = np.where(common == size, size, 1)
-        left = left / common
-        shares.append((common, size / common))
-        over_k, over_g = over_k * common, over_g * (size / common)
-    kv, group = model.kv_heads, model.group
-
-    def padded(k: np.ndarray, g: np.ndarray) -> np.ndarray:
-        return ceil_to(kv, k) * ceil_to(group, g) + ceil_to(kv, k) / k / (2 * kv)
-
-    # where G does not take what K left, K may take it with less padding
-    all_k = padded(over_k * over_g, np.ones((1, 1))) < padded(over_k, over_g)
-    names = iter(_LETTERS)
-    letters = []
-    for (s, kind, tokens, size), share in zip(pieces, shares, strict=True):
-        parts = [("", size)]
-        if share is not None:
-            k, g = share
-            parts = [("k", np.where(all_k, size, k)), ("g", np.where(all_k, 1, g))]
-        letters += [
-            Letter(next(names), s, kind, tokens, heads, part) for heads, part in parts if (part > 1).any()
-        ]
-    return letters
 
 
 def links(ground: Ground, found: Spread) -> Links:

@@ -87,7 +87,7 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
             [size for _, size in micro],
             queries=1 if decode else question.tokens_a_chunk,
             context=mean_context(workload) if decode else seen if chunked else None,
-            part=_part(question, bool(chunked) and not decode),
+            part=_part(question, not decode and question.tokens_a_chunk < workload.new_tokens),
         )
         if question.stages == 1:
             return found
@@ -95,7 +95,9 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
         # microbatches take their turns there; and all their cache stays
         count = np.array([count for count, _ in micro])
         passing = question.model.layers / split_layers(question.model, question.stages)[0].layers
-        turns = np.maximum(count, passing) if decode else count + passing - 1
+        # chunks follow one another through the stages, which fill and drain but once
+        chunks = workload.new_tokens / question.tokens_a_chunk
+        turns = np.maximum(count, passing) if decode else count + (passing - 1) / chunks
         return replace(
             found,
             batches=tuple(batches),

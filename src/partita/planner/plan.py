@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.cost.prediction import Prediction, Setting, predict
+from partita.cost.prediction import Phase, Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier
@@ -26,6 +26,7 @@ from partita.planner.question import Question
 from partita.planner.reasons import reasons
 from partita.planner.saved import SCHEMA, setting_as_json
 from partita.planner.search import best_pairs
+from partita.planner.table import Table
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
 
@@ -233,7 +234,8 @@ def _least_excess(tables: Tables) -> Prediction | None:
     """The phase that lacks memory in the layout that lacks least; None where no row is a layout at all."""
     found: list[tuple[float, Prediction | None]] = []
     exact = Exact(tables)
-    for phase, table in (("decode", tables.decode), ("prefill", tables.prefill)):
+    phases: list[tuple[Phase, Table]] = [("decode", tables.decode), ("prefill", tables.prefill)]
+    for phase, table in phases:
         held = np.where(np.isfinite(table.seconds), table.held_bytes, np.inf)
         row, b = np.unravel_index(int(held.argmin()), held.shape)
         if np.isfinite(held[row, b]):

@@ -105,7 +105,7 @@ def classes(model: Model, ground: Ground, phase: Phase, *, gathered: bool = True
     """
     weights: list[WeightRole] = ["e", "f", "replica"]
     if gathered:
-        weights += ["e-gathered", "f-gathered"]
+        weights.extend(("e-gathered", "f-gathered"))
     attention: list[AttentionRole] = ["heads", "batch", "context"]
     if any(model.heads % slot.size for slot in ground.slots):
         attention.append("none")

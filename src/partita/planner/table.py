@@ -123,7 +123,11 @@ def passes(
         tokens, replicas = np.ones_like(tokens), tokens * replicas
     many = np.reshape(context, (1, 1, -1)) if isinstance(context, np.ndarray) else None
     seen = queries if context is None else int(np.min(context))
-    blocks = _blocks(tokens, replicas, np.array(batches), 1 if many is None else many.size)
+    depth = 1 if many is None else many.size
+    groups = _alike(model, phase, kinds, counts, queries)
+    blocks = (
+        (g[r], c, e) for g in groups for r, c, e in _blocks(tokens[g], replicas[g], np.array(batches), depth)
+    )
     for rows, columns, enough in blocks:
         batch = np.array(batches, dtype=float)[columns]
         found = spread(model, ground, kinds, counts[rows[:, 0]], batch, queries, seen, enough=enough)
@@ -145,6 +149,19 @@ def passes(
         )
         time = bound(step.ledger, peaks(chip, formats, joined))
         yield Pass((rows, columns), found.legal, step, time)
+
+
+def _alike(
+    model: Model, phase: Phase, kinds: Sequence[Class], counts: Counts, queries: int
+) -> list[np.ndarray]:
+    """Rows by whether attention is computed alike: latent attention has a way of its own for a single query,
+    though not where a prompt of one token is padded so that several chips split it.
+    """
+    if model.latent is None or phase == "decode" or queries > 1:
+        return [np.arange(len(counts))]
+    context = [c for c, kind in enumerate(kinds) if kind.attention == "context"]
+    over = counts[:, :, context].prod(axis=(1, 2))
+    return [np.nonzero(over == 1)[0], np.nonzero(over > 1)[0]]
 
 
 def _blocks(

@@ -130,8 +130,17 @@ def plan_storage(model: Model, mesh: Mesh, decode: Roles, prefill: Roles) -> Sto
         or any(phase[axis] == "f" for phase in usage)
         or any(phase[axis] == "heads" for phase in attends)
     ]
-    # of assignments that are as good, one that does not hang on the order of the mesh
-    splits_heads.sort(key=lambda axis: -mesh.size[axis])
+    # of assignments that are as good, K goes where attention splits heads, so that the cache is split, and
+    # last where it splits sequences, which G can be summed into; none hangs on the order of the mesh
+    splits_heads.sort(
+        key=lambda axis: (
+            *(phase[axis] != "heads" for phase in attends),
+            *(phase[axis] == "batch" for phase in attends),
+            usage[0][axis] != "f",
+            usage[0][axis] == "tokens",
+            -mesh.size[axis],
+        )
+    )
     k_axes = assign_heads(model, mesh, splits_heads)
     return Storage(
         e="".join(a for a in order if stored.get(a) == "e"),

@@ -42,7 +42,10 @@ def union(first: str, second: str) -> str:
 
 
 def assign_heads(model: Model, mesh: Mesh, axes: list[str]) -> str:
-    """Which of `axes` split K (the others split G): least padded heads, then least KV a chip, then in all."""
+    """Which of `axes` split K (the others split G): least padded heads, then least KV a chip, then in all.
+
+    Of those that are as good, the one with the first axes.
+    """
     size = mesh.size
     alone = "".join(a for a in axes if size[a] == 1)  # these split nothing, whichever dim they are given
     axes = [a for a in axes if size[a] > 1]
@@ -53,9 +56,6 @@ def assign_heads(model: Model, mesh: Mesh, axes: list[str]) -> str:
         group = ceil_to(model.group, product(size, "".join(a for a in axes if a not in k_axes)))
         return kv * group, kv // shards, kv
 
-    subsets = (
-        "".join(chosen)
-        for count in range(len(axes), -1, -1)
-        for chosen in itertools.combinations(axes, count)
-    )
+    # the first axes first: of assignments that are as good, K goes to these
+    subsets = ("".join(chosen) for chosen in itertools.product(*((axis, "") for axis in axes)))
     return min(subsets, key=cost) + alone

@@ -152,10 +152,15 @@ def disaggregated(pools: Pools, found: Plan) -> Group:
             binding_text(prediction.bound.binds),
         )
     cost, shared = pools.chip_seconds_per_output_token, found.chosen.chip_seconds_per_output_token
+    # pools are for cost at any batch; another plan is no measure of them
+    alike = found.objective in ("cost", "throughput") and any(
+        len(t.question.batches) > 1 for t in found.tables
+    )
+    beside = f"{abs(cost / shared - 1):.1%} {'less' if cost < shared else 'more'} than on shared chips"
     text = Text(
         f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second at "
-        f"{cost * 1e3:.3g} chip-ms per output token, {abs(cost / shared - 1):.1%} "
-        f"{'less' if cost < shared else 'more'} than on shared chips; the keys and values of one prefill "
+        f"{cost * 1e3:.3g} chip-ms per output token, "
+        f"{beside if alike else 'chosen for cost at any batch'}; the keys and values of one prefill "
         f"({format_bytes(pools.transfer_bytes)}) cross in {format_seconds(pools.transfer_seconds)}"
     )
     return Group(table, text)

@@ -94,7 +94,7 @@ def command(
     if plot is not None:
         from partita.report.frontier import plot_frontier
 
-        if not ask.auto_batch or len(ask.batches) == 1:  # else its frontier is over batches already
+        if not ask.auto_batch or len(ask.batches(1)) == 1:  # else its frontier is over batches already
             found = replace(found, tables=over_batches(found.tables))
         plot_frontier(found, plot)
     answers = Answers(found, traffic, ask.rate, _price(found, paid))

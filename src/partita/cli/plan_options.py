@@ -105,6 +105,7 @@ def read_ask(given: dict[str, Any]) -> tuple[Ask, Traffic | None]:
             _one_of("reduce", given["reduce"], get_args(Float)),
         ),
         workload=workload,
+        traffic=traffic,
         objective=parse_objective(_given(given["objective"], preset.objective if preset else "latency")),
         auto_batch=auto_batch,
         auto_prefill_batch=auto_prefill,

@@ -49,11 +49,11 @@ class Links:
     def seconds(self, kind: str, axes: str, sent_bytes: Number) -> Number:
         """Least seconds for a chip to send `sent_bytes` in one collective of this kind over `axes`.
 
-        Over several levels the best algorithm is hierarchical: k1, k2 ... chips on the levels from the slowest
-        (K in all) send of the (K-1)/K of an all-gather or reduce-scatter a part of (k1-1)/(K-1) over the
-        slowest level, k1 (k2-1)/(K-1) over the next, and so on; an all-to-all has (k1-1) k2/(K-1), then
-        (k2-1)/(K-1): it has nothing to combine before the slow links. The levels work at the same time, so the
-        one that takes longest counts. A switch that sums in the network takes every chip's bytes once: an
+        Over several levels the best algorithm is hierarchical: k1, k2 ... chips on the levels from the
+        slowest (K in all) send of the (K-1)/K of an all-gather or reduce-scatter a part of (k1-1)/(K-1) over
+        the slowest level, k1 (k2-1)/(K-1) over the next, and so on; an all-to-all has (k1-1) k2/(K-1), then
+        (k2-1)/(K-1): it has nothing to combine before the slow links. The levels work at the same time, so
+        the one that takes longest counts. A switch that sums in the network takes every chip's bytes once: an
         all-reduce over its k chips sends k/2(k-1) of what reduce-scatter and all-gather send.
         A collective-permute goes at the pace of the slowest level it touches.
         """

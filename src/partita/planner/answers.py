@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from partita.cost.prediction import Prediction, predict
+from partita.cost.setting import Setting
 from partita.planner.crossover import Crossover, crossovers
+from partita.planner.load import server
 from partita.planner.other_engines import in_other_terms
+from partita.planner.pair import Pair
 from partita.planner.plan import Plan
-from partita.planner.question import resized
 from partita.planner.rule import Rule
 from partita.planner.rules import broken_rules
 from partita.planner.sensitivity import Sensitivity, sensitivities
-from partita.planner.traffic import Server, serve, server_of
+from partita.planner.traffic import Server
 from partita.specs.requests import Traffic
 
 _RIVALS = 12
@@ -56,7 +56,18 @@ class Answers:
     @cached_property
     def sensitivities(self) -> list[Sensitivity]:
         """What 10% faster links, memory or compute, or more memory, would do to the objective."""
-        return sensitivities(self.plan.chosen, self.plan.objective)
+        return sensitivities(self.plan.chosen, self.plan.objective, choose=self._choose)
+
+    def _choose(self, changed: Setting) -> Pair:
+        """Of the pairs that the plan lists, the best on changed chips."""
+        found = []
+        for pair in (self.plan.chosen, *self.plan.runners_up):
+            if pair.decode.setting.cluster != self.plan.decode.setting.cluster:
+                continue
+            here = replace(pair.decode.setting, cluster=changed.cluster)
+            phases = (pair.prefill, pair.decode)
+            found.append(Pair(*(predict(here, p.phase, p.layout.roles, p.layout.storage) for p in phases)))
+        return min(found, key=lambda pair: (not pair.fits, pair.score(self.plan.objective)))
 
     @cached_property
     def other_engines(self) -> dict[str, Any]:
@@ -65,7 +76,7 @@ class Answers:
     @cached_property
     def server(self) -> Server:
         """The plan under a steady load of its traffic."""
-        return server_of(self.plan.chosen) if self.traffic is None else self._under(self.traffic)
+        return server(self.plan.chosen, self.traffic)
 
     def _rivals(self, chosen: Prediction) -> Iterator[Prediction]:
         """Other layouts of a phase on the same chips: the paper's, the runners-up and the frontier's."""
@@ -83,32 +94,3 @@ class Answers:
                 return
             here = replace(other.setting, workload=setting.workload)
             yield predict(here, chosen.phase, other.layout.roles, other.layout.storage)
-
-    def _under(self, traffic: Traffic) -> Server:
-        chosen = self.plan.chosen
-        setting = chosen.decode.setting
-        batch = chosen.prefill.batch
-
-        def prefill(prompt: np.ndarray, prefix: np.ndarray) -> np.ndarray:
-            return np.array([one(int(p), int(x)) for p, x in zip(prompt, prefix, strict=True)])
-
-        def one(prompt: int, prefix: int) -> float:
-            context = max(setting.workload.context, prompt + 1)
-            sizes = {"prompt": prompt, "prefix": prefix, "context": context}
-            changed = replace(setting, workload=resized(setting.workload, **sizes))
-            layout = chosen.prefill.layout
-            return predict(changed, "prefill", layout.roles, layout.storage).total_seconds / batch
-
-        def step(context: float) -> float:
-            changed = replace(setting, workload=resized(setting.workload, context=max(1, round(context))))
-            layout = chosen.decode.layout
-            return predict(changed, "decode", layout.roles, layout.storage).step_seconds
-
-        return serve(
-            traffic,
-            chips=setting.cluster.chips,
-            slots=chosen.decode.batch,
-            prefill_seconds=prefill,
-            step_seconds=step,
-            samples=setting.workload.samples,
-        )

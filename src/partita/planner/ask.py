@@ -18,6 +18,7 @@ from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.requests import Traffic
 from partita.specs.workload import Workload
 
 BATCHES = tuple(2**i for i in range(13))
@@ -35,7 +36,7 @@ class Ask:
     them to the planner. clusters, formats: to choose from. mesh: fixed, for one cluster. stages: of a
     pipeline; None for every number that divides the nodes. auto_chunk: chunks of a prompt are chosen too.
     Limits in seconds; rate: prompts per second to sustain. memory_bytes: of one chip, where less than all may
-    be used.
+    be used. traffic: requests that are not all alike, whose means the workload has.
     """
 
     model: Model
@@ -52,20 +53,26 @@ class Ask:
     max_tpot: float | None = None
     rate: float | None = None
     memory_bytes: int | None = None
+    traffic: Traffic | None = None
 
-    @property
-    def batches(self) -> tuple[int, ...]:
-        """Of decode. No larger batch has a lower latency or a longer context, but it may sustain a rate."""
+    def batches(self, chips: int) -> tuple[int, ...]:
+        """Of decode, on so many chips. No larger batch has a lower latency or a longer context, but it may
+        sustain a rate."""
         if not self.auto_batch:
             return (self.workload.batch,)
-        return BATCHES[:1] if self.objective in ("latency", "context") and self.rate is None else BATCHES
+        if self.objective in ("latency", "context") and self.rate is None:
+            return BATCHES[:1]
+        return tuple(sorted({*BATCHES, *_multiples(chips)}))
 
-    @property
-    def prefill_batches(self) -> tuple[int, ...]:
+    def prefill_batches(self, chips: int) -> tuple[int, ...]:
+        """Of prefill: up to all prompts of the largest batch."""
         if not (self.auto_batch or self.auto_prefill_batch):
             return (self.workload.prefill_batch,)
-        most = prompts_of(self.workload, self.batches[-1])
-        return tuple(batch for batch in BATCHES if batch <= most)
+        most = prompts_of(self.workload, self.batches(chips)[-1])
+        tried = {*BATCHES, *_multiples(chips)}
+        if not self.auto_batch:  # the batch has divisors of its own
+            tried |= {most // part for part in (1, 2, 3, 4, 6, 8) if most % part == 0}
+        return tuple(sorted(batch for batch in tried if batch <= most))
 
     @property
     def chunks(self) -> tuple[int | None, ...]:
@@ -83,8 +90,8 @@ class Ask:
                 cluster,
                 formats,
                 resized(self.workload, chunk=chunk),
-                self.batches,
-                self.prefill_batches,
+                self.batches(cluster.chips),
+                self.prefill_batches(cluster.chips),
                 self.objective,
                 self.max_ttft,
                 self.max_tpot,
@@ -92,6 +99,7 @@ class Ask:
                 stages,
                 self.rate,
                 self.auto_chunk or self.workload.chunk is not None,
+                self.traffic,
             )
             for cluster in map(self._limited, self.clusters)
             for stages in self._stages(cluster)
@@ -126,6 +134,12 @@ class Ask:
                 f"{chip.hbm_bytes:,} of {chip.name} are accepted",
             )
         return cluster.model_copy(update={"chip": chip.model_copy(update={"hbm_bytes": self.memory_bytes})})
+
+
+def _multiples(chips: int) -> set[int]:
+    """Batches that chips divide where these are no power of two."""
+    even = chips & (chips - 1) == 0
+    return set() if even else {chips * size for size in BATCHES if chips * size <= BATCHES[-1]}
 
 
 def formats_of(

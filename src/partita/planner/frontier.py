@@ -37,7 +37,18 @@ class Point:
 
     @property
     def chip_seconds_per_token(self) -> float:
-        return self.prediction.chip_seconds_per_token
+        """Of all tokens that are computed, a prompt's chunks together."""
+        prediction = self.prediction
+        if prediction.phase == "decode":
+            return prediction.chip_seconds_per_token
+        setting = prediction.setting
+        return setting.cluster.chips * self.seconds / (prediction.batch * setting.workload.new_tokens)
+
+    @property
+    def mfu(self) -> float:
+        """2N FLOPs a token over what the chips could do in that time, as the bound allows."""
+        setting = self.prediction.setting
+        return 2 * setting.model.parameters / (self.chip_seconds_per_token * setting.peaks.flops)
 
     def as_json(self) -> dict[str, Any]:
         prediction = self.prediction
@@ -53,7 +64,9 @@ class Point:
             "layout": str(prediction.layout.roles),
             "seconds": self.seconds,
             "chip_seconds_per_token": self.chip_seconds_per_token,
-            "mfu": prediction.mfu,
+            "mfu": self.mfu,
+            "stages": setting.stages,
+            "chunk": setting.workload.chunk,
         }
 
 
@@ -65,10 +78,11 @@ def frontier(tables: Sequence[Tables], most: int = 40) -> tuple[Point, ...]:
         cells = []
         for place, each in enumerate(tables):
             question = each.question
-            table, fits = (
-                (each.decode, each.decode_fits) if phase == "decode" else (each.prefill, each.prefill_fits)
-            )
-            seconds = np.where(fits, table.seconds, np.inf)
+            if phase == "decode":
+                table, took, fits = each.decode, each.decode.seconds, each.decode_fits
+            else:
+                table, took, fits = each.prefill, each.prefill_seconds, each.prefill_fits
+            seconds = np.where(fits, took, np.inf)
             for b, row in enumerate(seconds.argmin(axis=0)):
                 tokens = table.batches[b] * (1 if phase == "decode" else question.workload.new_tokens)
                 if np.isfinite(seconds[row, b]):

@@ -75,8 +75,8 @@ def too_slow(tables: Sequence[Tables]) -> InputError:
 
 def _fastest_step(tables: Tables) -> float:
     """Seconds, at least, of a decode step, and of a chunk where that is read in between."""
-    step = float(tables.decode.seconds[tables.decode_fits].min())
-    chunk = float(tables.prefill.seconds[tables.prefill_fits].min())
+    step = float(tables.decode.last_seconds[tables.decode_fits].min())
+    chunk = float(tables.prefill.last_seconds[tables.prefill_fits].min())
     return step + (chunk if tables.question.interleaved else 0.0)
 
 

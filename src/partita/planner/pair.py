@@ -65,7 +65,8 @@ class Pair:
             return self.latency_seconds
         if objective == "context":
             return -float(self.decode.max_context)
-        return self.chip_seconds_per_output_token  # on given chips, cost and throughput are one
+        cost = self.chip_seconds_per_output_token
+        return cost / self.decode.setting.cluster.chips if objective == "throughput" else cost
 
     @property
     def fits(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from partita.cost.parts import Part, split_layers, whole
 from partita.cost.pipeline import microbatches
 from partita.cost.setting import Phase
-from partita.planner.question import Question, mean_context
+from partita.planner.question import Question
 from partita.planner.space import Ground, classes, count_rows, rows
 from partita.planner.table import Table, price_table
 from partita.specs.formats import BYTES
@@ -36,7 +36,7 @@ class Tables:
 
     @cached_property
     def decode_seconds(self) -> np.ndarray:
-        """Of all output tokens, at least: at the mean context (a step's time is convex in it)."""
+        """Of all output tokens, at least."""
         return self.decode.seconds * self.question.workload.output
 
     @cached_property
@@ -47,17 +47,16 @@ class Tables:
     @cached_property
     def decode_fits(self) -> np.ndarray:
         """Whether weights and the whole cache can fit; true where in doubt."""
-        question = self.question
-        grown = self.decode.held_bytes
-        if question.model.window is None:
-            more = question.workload.context / mean_context(question.workload) - 1
-            grown = grown + self.decode.kv_bytes * more
-        return np.isfinite(self.decode.seconds) & (grown <= question.cluster.chip.hbm_bytes * (1 + NEAR))
+        return self._fits(self.decode)
 
     @cached_property
     def prefill_fits(self) -> np.ndarray:
+        """The same of prompts."""
+        return self._fits(self.prefill)
+
+    def _fits(self, table: Table) -> np.ndarray:
         capacity = self.question.cluster.chip.hbm_bytes * (1 + NEAR)
-        return np.isfinite(self.prefill.seconds) & (self.prefill.held_bytes <= capacity)
+        return np.isfinite(table.seconds) & (table.held_bytes <= capacity)
 
     @property
     def configurations(self) -> int:
@@ -74,7 +73,7 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
         batches = question.batches if decode else question.prefill_batches
         counts = rows(ground, len(kinds), most_axes(ground, len(kinds), len(batches), most_cells))
         chunked = workload.prefix or question.tokens_a_chunk < workload.new_tokens
-        seen = workload.prefix + (workload.new_tokens + question.tokens_a_chunk) / 2
+        seen = (workload.prefix + (workload.new_tokens + question.tokens_a_chunk) / 2, workload.prompt)
         micro = [microbatches(batch, question.stages) for batch in batches]
         found = price_table(
             question.model,
@@ -86,7 +85,7 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
             counts,
             [size for _, size in micro],
             queries=1 if decode else question.tokens_a_chunk,
-            context=mean_context(workload) if decode else seen if chunked else None,
+            contexts=_contexts(question) if decode else seen if chunked else None,
             part=_part(question, not decode and question.tokens_a_chunk < workload.new_tokens),
         )
         if question.stages == 1:
@@ -102,6 +101,7 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
             found,
             batches=tuple(batches),
             seconds=found.seconds * turns,
+            last_seconds=found.last_seconds * turns,
             held_bytes=found.held_bytes + found.kv_bytes * (count - 1),
             kv_bytes=found.kv_bytes * count,
         )
@@ -111,6 +111,19 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
     if _gathering_may_pay(tables):
         tables = replace(tables, decode=table("decode", True))
     return tables
+
+
+def _contexts(question: Question) -> tuple[float, float]:
+    """Of decode: a context on which a step takes no longer than the mean one, and the whole.
+
+    A step's time is convex in the context, so the mean context would do, but for two things: a cache is
+    padded to a multiple of the chips it is split over, and a window makes it concave: then the first step
+    counts.
+    """
+    workload, chips = question.workload, question.ground.chips
+    first, mean = workload.prompt + 1, workload.prompt + (workload.output + 1) / 2
+    low = first if question.model.window is not None else max(first, mean // chips * chips)
+    return low, workload.context
 
 
 def _part(question: Question, chunked: bool) -> Part | None:
@@ -123,10 +136,16 @@ def _part(question: Question, chunked: bool) -> Part | None:
 
 def most_axes(ground: Ground, kinds: int, batches: int, most_cells: int) -> int:
     """How many mesh axes of more than one chip a phase may use: all there can be, while rows stay few."""
-    most = sum(len(_prime_factors(slot.size)) for slot in ground.slots)
-    while most > 2 and count_rows(ground, kinds, most) > min(MOST_ROWS, most_cells // batches):
+    most, joined = all_axes(ground), sum(slot.size > 1 for slot in ground.slots)  # each has an axis at least
+    while most > max(2, joined) and count_rows(ground, kinds, most) > min(MOST_ROWS, most_cells // batches):
         most -= 1
     return max(most, 1)
+
+
+def all_axes(ground: Ground) -> int:
+    """Mesh axes of more than one chip that there can be."""
+    joined = [slot for slot in ground.slots if slot.size > 1]
+    return sum(1 if slot.whole else len(_prime_factors(slot.size)) for slot in joined)
 
 
 def _gathering_may_pay(tables: Tables) -> bool:

@@ -15,18 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from partita.cost.prediction import Phase, Prediction, Setting, predict
+from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier
 from partita.planner.misfit import nearest, too_large, too_slow
 from partita.planner.pair import Objective, Pair
-from partita.planner.phases import COARSE_CELLS, Tables, price
+from partita.planner.phases import COARSE_CELLS, NEAR, Tables, all_axes, price
 from partita.planner.question import Question
 from partita.planner.reasons import reasons
 from partita.planner.saved import SCHEMA, setting_as_json
-from partita.planner.search import best_pairs
-from partita.planner.table import Table
+from partita.planner.search import best_pairs, by_storage
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
 
@@ -68,6 +67,19 @@ class Plan:
         """Layouts at a batch that were priced."""
         return sum(table.configurations for table in self.tables)
 
+    @property
+    def space(self) -> dict[str, Any]:
+        """Whether every layout was priced on the chosen chips, or only those of so many mesh axes a phase."""
+        setting = self.decode.setting
+        asked = (setting.cluster, setting.formats, setting.stages)
+        for each in self.tables:
+            question = each.question
+            if (question.cluster, question.formats, question.stages) == asked:
+                axes = {phase: getattr(each, phase).axes for phase in ("prefill", "decode")}
+                every = all_axes(question.ground)
+                return {"complete": min(axes.values()) >= every, "all_axes": every, "axes": axes}
+        return {}
+
     def explain(self) -> str:
         """Why these layouts, a line for each reason."""
         return "\n".join(self.reasons)
@@ -87,6 +99,7 @@ class Plan:
             "runners_up": [_brief(pair, self) for pair in self.runners_up],
             "frontier": [point.as_json() for point in self.frontier],
             "configurations": self.configurations,
+            "space": self.space,
             "reasons": list(self.reasons),
         }
 
@@ -102,8 +115,14 @@ def _brief(pair: Pair, plan: Plan) -> dict[str, Any]:
         "prefill_batch": pair.prefill.batch,
         "latency_seconds": pair.latency_seconds,
         "chip_seconds_per_output_token": pair.chip_seconds_per_output_token,
-        "loses_by": (pair.score(plan.objective) - best) / abs(best) if best else 0.0,
+        "loses_by": _loss(pair.score(plan.objective), best),
     }
+
+
+def _loss(score: float, best: float) -> float:
+    """By what part of the best a score is above it; what rounding puts below is no better."""
+    loss = (score - best) / abs(best) if best else 0.0
+    return 0.0 if abs(loss) < NEAR else loss
 
 
 def make_plan(
@@ -158,20 +177,32 @@ def best_plan(
         # what cannot come among the best of those before need not be priced exactly
         scores = sorted(pair.score(objective) for pairs in best for pair in pairs)
         best.append(best_pairs(tables[-1], top, scores[top - 1] if len(scores) >= top else math.inf))
+    if many:  # those that did best at first sight looked at closely, and all of them before a refusal
+        order = sorted(
+            range(len(questions)), key=lambda i: rank(best[i][0], questions[i]) if best[i] else (math.inf,)
+        )
+        for i in order[:_MANY] if any(best) else order:
+            tables[i] = price(questions[i])
+            best[i] = best_pairs(tables[i], top)
     if not any(best):
         raise _refusal(tables)
-    if many:  # those that did best at first sight, looked at closely
-        order = [place for place, pairs in enumerate(best) if pairs]
-        for place in sorted(order, key=lambda place: best[place][0].score(objective))[:_MANY]:
-            tables[place] = price(questions[place])
-            best[place] = best_pairs(tables[place], top)
-    found = [pair for pairs in best for pair in pairs]
+    found = [(rank(pair, q), pair) for q, pairs in zip(questions, best, strict=True) for pair in pairs]
     # of equals, chips and stages asked for first
-    ranked = sorted(found, key=lambda pair: float(f"{pair.score(objective):.9g}"))
+    ranked = [pair for _, pair in sorted(found, key=lambda entry: entry[0])]
     chosen = ranked[0]
     named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, questions)))
     why = tuple(reasons(objective, chosen, named))
     return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
+
+
+def rank(pair: Pair, question: Question) -> tuple[float, ...]:
+    """What is minimised over all questions, first things first.
+
+    At a given rate chips are paid whether busy or not, so of those that sustain it the fewest cost least.
+    """
+    score = float(f"{pair.score(question.objective):.9g}")
+    paid = question.rate is not None and question.objective == "cost"
+    return (float(question.cluster.chips), score) if paid else (score,)
 
 
 def _check(question: Question) -> None:
@@ -200,8 +231,10 @@ def named_pairs(setting: Setting) -> list[Pair]:
 
 def _refusal(tables: Sequence[Tables]) -> InputError:
     """Why there is no plan: nothing fits, or what fits is too slow."""
+    asked = tables[0].question
+    limited = (asked.max_ttft, asked.max_tpot, asked.rate) != (None, None, None)
     fitting = [table for table in tables if _fits(table)]
-    if not fitting:
+    if not fitting or not limited:  # rows may seem to fit that do not as pairs
         closest = nearest([worst for table in tables if (worst := _least_excess(table)) is not None])
         asked = tables[-1].question
 
@@ -232,13 +265,17 @@ def _fits(tables: Tables) -> bool:
 
 def _least_excess(tables: Tables) -> Prediction | None:
     """The phase that lacks memory in the layout that lacks least; None where no row is a layout at all."""
-    found: list[tuple[float, Prediction | None]] = []
-    exact = Exact(tables)
-    phases: list[tuple[Phase, Table]] = [("decode", tables.decode), ("prefill", tables.prefill)]
-    for phase, table in phases:
-        held = np.where(np.isfinite(table.seconds), table.held_bytes, np.inf)
-        row, b = np.unravel_index(int(held.argmin()), held.shape)
-        if np.isfinite(held[row, b]):
-            found.append((float(held[row, b]), exact.alone(phase, int(row), int(b))))
-    worst = max(found, key=lambda entry: entry[0], default=(0.0, None))
-    return worst[1]
+    best: tuple[float, Prediction] | None = None
+    tight = [np.where(np.isfinite(t.seconds), t.held_bytes, np.inf) for t in (tables.decode, tables.prefill)]
+    exact, held = Exact(tables), [table.min(axis=1) for table in tight]
+    groups = sorted(by_storage(tables), key=lambda rows: max(float(held[i][rows[i]].min()) for i in (0, 1)))
+    for rows in groups[:4]:
+        chosen = [int(rows[i][held[i][rows[i]].argmin()]) for i in (0, 1)]
+        if not all(np.isfinite(held[i][chosen[i]]) for i in (0, 1)):
+            continue
+        b, pb = (int(tight[i][chosen[i]].argmin()) for i in (0, 1))
+        for pair in exact.pairs(chosen[0], b, chosen[1], pb):
+            worst = max((pair.decode, pair.prefill), key=lambda phase: phase.memory_bytes["total"])
+            if best is None or worst.memory_bytes["total"] < best[0]:
+                best = (worst.memory_bytes["total"], worst)
+    return None if best is None else best[1]

@@ -53,8 +53,9 @@ class Pools:
 
     @property
     def prompts_per_second(self) -> float:
-        """At most: the slower pool's."""
-        return min(self.prefill_units * self.prefill.rate, self.decode_units * self.decode.rate)
+        """At most: the slower pool's, or what the links between them carry."""
+        crossing = self.prefill_units * self.prefill.prediction.batch / self.transfer_seconds
+        return min(self.prefill_units * self.prefill.rate, self.decode_units * self.decode.rate, crossing)
 
     @property
     def output_tokens_per_second(self) -> float:
@@ -103,23 +104,30 @@ def plan_pools(ask: Ask, clusters: Sequence[Cluster], max_chips: int) -> Pools:
     units = replace(
         ask, clusters=tuple(clusters), objective="cost", auto_batch=True, stages=1, mesh=None, rate=None
     )
-    return best_pools([price(question) for question in units.questions()], max_chips)
+    return best_pools([price(question) for question in units.questions()], max_chips, ask.rate)
 
 
-def best_pools(tables: Sequence[Tables], max_chips: int) -> Pools:
+def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = None) -> Pools:
     """The cheapest pools of at most `max_chips` chips that keep the limits; `tables` are the units there are.
 
-    Raises InputError where no unit of a phase fits or keeps its limit, or both do not fit `max_chips`.
+    `rate`: prompts per second that they must take. Raises InputError where no unit of a phase fits or keeps
+    its limit, both do not fit `max_chips`, or no pools take the rate.
     """
     units = {phase: _units(tables, phase) for phase in ("prefill", "decode")}
     best: tuple[float, Pools] | None = None
+    most = 0.0
     for prefill in units["prefill"]:
         for decode in units["decode"]:
             for counts in _counts(prefill, decode, max_chips):
-                pools = Pools(prefill, decode, *counts, *_transfer(tables, prefill, decode))
+                pools = Pools(prefill, decode, *counts, *_transfer(tables, prefill, decode, counts[1]))
+                most = max(most, pools.prompts_per_second)
+                if rate is not None and pools.prompts_per_second < rate:
+                    continue
                 cost = pools.chip_seconds_per_output_token
                 if best is None or cost < best[0] * (1 - 1e-9):
                     best = (cost, pools)
+    if best is None and most and rate is not None:
+        raise InputError("rate", f"{rate:.6g}/s", f"no pools of these chips take it: at most {most:.3g}/s")
     if best is None:
         least = sum(min(unit.chips for unit in units[phase]) for phase in units)
         raise InputError("cluster", f"{max_chips} chips", f"two pools need at least {least} chips here")
@@ -188,16 +196,17 @@ def _counts(prefill: Unit, decode: Unit, max_chips: int) -> list[tuple[int, int]
     return sorted(found)
 
 
-def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit) -> tuple[float, float]:
+def _transfer(
+    tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_units: int
+) -> tuple[float, float]:
     """(seconds, bytes) of one prefill's keys and values crossing between the pools.
 
-    Over the slowest level of the largest cluster, every chip of the smaller unit sending its part at once.
+    Over the slowest level of the largest cluster, every chip of the prefill unit sending its part at once, or
+    every chip of the decode pool, if they are fewer, taking one.
     """
     setting = prefill.prediction.setting
     workload, model = setting.workload, setting.model
-    held = (
-        model.kv_elements_per_token * workload.prompt * prefill.prediction.batch * BYTES[setting.formats.kv]
-    )
+    held = model.kv_elements(workload.prompt) * prefill.prediction.batch * BYTES[setting.formats.kv]
     largest = max(tables, key=lambda table: table.question.cluster.chips).question.ground
-    pace = min(level.bandwidth for level in largest.levels) * min(prefill.chips, decode.chips)
+    pace = min(level.bandwidth for level in largest.levels) * min(prefill.chips, decode_units * decode.chips)
     return held / pace, float(held)

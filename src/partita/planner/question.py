@@ -12,6 +12,7 @@ from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.requests import Traffic
 from partita.specs.workload import Workload
 
 
@@ -21,7 +22,8 @@ class Question:
 
     batches, prefill_batches: those to choose from, ascending. mesh: one the user fixed. Limits in seconds.
     rate: prompts per second to sustain at least. interleaved: a chunk of a prompt is read between two decode
-    steps, and both must stay within the limit on a decode step.
+    steps, and both must stay within the limit on a decode step. traffic: the requests that the rate is of,
+    where they are not all as the workload.
     """
 
     model: Model
@@ -37,6 +39,7 @@ class Question:
     stages: int = 1
     rate: float | None = None
     interleaved: bool = False
+    traffic: Traffic | None = None
 
     @cached_property
     def ground(self) -> Ground:
@@ -53,8 +56,3 @@ class Question:
 def resized(workload: Workload, **sizes: int | None) -> Workload:
     """The same workload with other sizes."""
     return Workload(**{**workload.model_dump(), **sizes})
-
-
-def mean_context(workload: Workload) -> float:
-    """Of a decode step: the prompt and half of what is generated."""
-    return workload.prompt + (workload.output + 1) / 2

@@ -15,10 +15,11 @@ from itertools import count
 import numpy as np
 
 from partita.planner.exact import Exact
+from partita.planner.load import server
 from partita.planner.pair import Pair, prompts_of
 from partita.planner.phases import NEAR, Tables
-from partita.planner.question import Question, mean_context
-from partita.planner.traffic import server_of
+from partita.planner.question import Question
+from partita.specs.model import Model
 
 MOST_EXACT = 160
 """Pairs priced exactly at most; reached only where very many tie."""
@@ -64,7 +65,7 @@ def keeps_limits(pair: Pair, question: Question) -> bool:
     return (
         (question.max_ttft is None or pair.ttft_seconds <= question.max_ttft)
         and (question.max_tpot is None or tpot <= question.max_tpot)
-        and (question.rate is None or bool(server_of(pair).sustains(question.rate)))
+        and (question.rate is None or bool(server(pair, question.traffic).sustains(question.rate)))
     )
 
 
@@ -74,12 +75,12 @@ def _pairs_by_bound(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterab
     exact = Exact(tables)
     decode_ok, prefill_ok = tables.decode_fits, tables.prefill_fits
     if question.max_tpot is not None:
-        decode_ok = decode_ok & (tables.decode.seconds <= question.max_tpot * (1 + NEAR))
+        decode_ok = decode_ok & (tables.decode.last_seconds <= question.max_tpot * (1 + NEAR))
     if question.max_ttft is not None:
         prefill_ok = prefill_ok & (tables.prefill_seconds <= question.max_ttft * (1 + NEAR))
     heap: list[tuple[float, int, int, _Sums, int, int]] = []
     order = count()
-    for _, decode_rows, prefill_rows in _by_storage(tables):
+    for decode_rows, prefill_rows in by_storage(tables):
         for b, batch in enumerate(question.batches):
             sums = _Sums.of(tables, decode_rows, prefill_rows, b, decode_ok, prefill_ok)
             if sums is not None:
@@ -94,15 +95,15 @@ def _pairs_by_bound(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterab
             heapq.heappush(heap, (sums.bound(i + 1, 0), next(order), batch, sums, i + 1, 0))
 
 
-def _by_storage(tables: Tables) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray]]:
-    """Every storage both phases can have: its rows in either table."""
+def by_storage(tables: Tables) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of every storage both phases can have, its rows in the table of decode and in that of prefill."""
     groups: list[dict[tuple[int, ...], list[int]]] = [{}, {}]
     for group, table in zip(groups, (tables.decode, tables.prefill), strict=True):
         for row, key in enumerate(map(tuple, table.storage.tolist())):
             group.setdefault(key, []).append(row)
     for key, decode in groups[0].items():
         if key in groups[1]:
-            yield key, np.array(decode), np.array(groups[1][key])
+            yield np.array(decode), np.array(groups[1][key])
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class _Sums:
         usable = np.nonzero((sizes <= prompts) | (sizes == sizes[0]))[0]
         prefill, pb = (part.ravel() for part in np.meshgrid(prefill, usable, indexing="ij"))
         ok = prefill_ok[prefill, pb]
-        steps, chunks = tables.decode.seconds[decode, b], tables.prefill.seconds[prefill, pb]
+        steps, chunks = tables.decode.last_seconds[decode, b], tables.prefill.last_seconds[prefill, pb]
         if question.interleaved and question.max_tpot is not None and len(decode):
             ok &= chunks + steps.min() <= question.max_tpot * (1 + NEAR)
         prefill, pb, chunks = prefill[ok], pb[ok], chunks[ok]
@@ -169,11 +170,13 @@ class _Sums:
             first, second = taken, seconds
         elif question.objective == "context":
             held, kv = tables.decode.held_bytes[decode, b], tables.decode.kv_bytes[decode, b]
-            free = question.cluster.chip.hbm_bytes - held + kv
-            first = -free * mean_context(workload) / np.maximum(kv, 1e-30)
+            grows = _growing_share(question.model, workload.context) * kv  # all but what windows keep
+            free = question.cluster.chip.hbm_bytes - held + grows
+            first = -free * workload.context / np.maximum(grows, 1e-30)
             second = np.zeros_like(seconds)
         else:
-            share = question.cluster.chips / (batch * workload.output)
+            chips = 1 if question.objective == "throughput" else question.cluster.chips
+            share = chips / (batch * workload.output)
             first, second = taken * share, seconds * rounds * share
         mine, theirs = _ascending(first), _ascending(second, seconds)
         return _Sums(
@@ -189,6 +192,14 @@ class _Sums:
             taken[mine],
             (seconds * rounds)[theirs],
         )
+
+
+def _growing_share(model: Model, context: int) -> float:
+    """Of the cache at a context, what grows with it: that of the layers that attend to everything."""
+    if model.window is None:
+        return 1.0
+    whole = model.kv_elements_per_token_layer * context * model.global_layers
+    return whole / model.kv_elements(context)
 
 
 def _ascending(values: np.ndarray, then: np.ndarray | None = None, most: int = 64) -> np.ndarray:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from partita.cost.bound import Bound, bound, peaks
+from partita.cost.ledger import Number
 from partita.cost.parts import Part
 from partita.cost.prediction import Phase
 from partita.cost.step import Step, price_step
@@ -36,6 +37,7 @@ class Table:
     counts: Counts
     batches: tuple[int, ...]
     seconds: np.ndarray
+    last_seconds: np.ndarray  # of the step that finds most in the cache
     held_bytes: np.ndarray  # weights, activations and cache
     kv_bytes: np.ndarray  # of these the cache, for the context priced
 
@@ -49,6 +51,11 @@ class Table:
             for letter in "ef"
         ]
         return np.concatenate(over, axis=1).astype(int)
+
+    @property
+    def axes(self) -> int:
+        """Most mesh axes of more than one chip that a row has."""
+        return int((self.counts > 1).sum(axis=(1, 2)).max())
 
     @property
     def configurations(self) -> int:
@@ -66,21 +73,29 @@ def price_table(
     batches: Sequence[int],
     *,
     queries: int,
-    context: float | None,
+    contexts: tuple[float, float] | None,
     part: Part | None = None,
 ) -> Table:
     """Prices every row of `counts` at every batch.
 
-    Prompts of `queries` tokens, or, with a `context`, steps of `queries` tokens on so many cached positions.
+    Prompts of `queries` tokens, or, with `contexts`, steps of `queries` tokens on so many cached positions:
+    the first for what steps take at least in the mean, the second what the last one finds and a chip holds.
     `part`: of the model, where it is not the whole.
     """
     shape = (len(counts), len(batches))
-    seconds, held, kv = np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
+    seconds, last, held, kv = np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
     space = (model, chip, ground, formats, phase, kinds, counts, batches)
+    context = None if contexts is None else np.array(contexts, dtype=float)
     for each in passes(*space, queries=queries, context=context, part=part):
-        seconds[each.cells] = np.where(each.legal, each.bound.step_seconds, np.inf)
-        held[each.cells], kv[each.cells] = each.step.memory_bytes, each.step.kv_bytes
-    return Table(ground, phase, tuple(kinds), counts, tuple(batches), seconds, held + chip.runtime_bytes, kv)
+
+        def of(number: Number, which: int, like: np.ndarray = each.legal) -> Number:
+            return number if contexts is None else np.broadcast_to(number, (*like.shape, 2))[:, :, which]
+
+        seconds[each.cells] = np.where(each.legal, of(each.bound.step_seconds, 0), np.inf)
+        last[each.cells] = np.where(each.legal, of(each.bound.step_seconds, 1), np.inf)
+        held[each.cells], kv[each.cells] = of(each.step.memory_bytes, 1), of(each.step.kv_bytes, 1)
+    held += chip.runtime_bytes
+    return Table(ground, phase, tuple(kinds), counts, tuple(batches), seconds, last, held, kv)
 
 
 @dataclass(frozen=True)

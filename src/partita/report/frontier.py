@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase
 from partita.planner.frontier import Point
 from partita.planner.plan import Plan
@@ -32,12 +33,18 @@ def frontier_table(plan: Plan, most: int = 8) -> Table:
                 phase,
                 f"{prediction.setting.cluster.chips:,}",
                 f"{prediction.batch:,}",
-                Text(f"{prediction.layout.roles}, mesh {prediction.setting.mesh}"),
+                _layout(prediction),
                 format_seconds(point.seconds),
                 f"{point.chip_seconds_per_token * 1e3:.3g}",
-                f"{prediction.mfu:.1%}",
+                f"{point.mfu:.1%}",
             )
     return table
+
+
+def _layout(prediction: Prediction) -> Text:
+    setting = prediction.setting
+    stages = f", {setting.stages} stages" if setting.stages > 1 else ""
+    return Text(f"{prediction.layout.roles}, mesh {setting.mesh}{stages}")
 
 
 def plot_frontier(plan: Plan, path: Path) -> None:
@@ -53,15 +60,16 @@ def plot_frontier(plan: Plan, path: Path) -> None:
     chips = names[0][1] if len(names) == 1 else f"{names[0][1]} to {names[-1][1]}"
     workload = setting.workload
     caption = (
-        f"Bounds: no run on these chips is faster or cheaper. Prompts of {workload.prompt:,} tokens, "
-        f"cache of {workload.context:,}. Each point is one phase in its own best layout; C chips, B batch.",
+        "Bounds: no run that waits for its communication is faster or cheaper. Prompts of "
+        f"{workload.prompt:,} tokens, cache of {workload.context:,}. Each point is one phase in its own best "
+        "layout; C chips, B batch.",
     )
     save(draw(panels, title=f"{setting.model.name} on {chips}: Pareto frontier", caption=caption), path)
 
 
 def _panel(phase: Phase, points: list[Point], *, mfu: bool) -> Panel:
     labels = tuple(_label(point) for point in points)
-    values = tuple(p.prediction.mfu if mfu else p.chip_seconds_per_token * 1e3 for p in points)
+    values = tuple(p.mfu if mfu else p.chip_seconds_per_token * 1e3 for p in points)
     series = Series("bound", tuple(p.seconds for p in points), values, labels=labels)
     return Panel(
         title=f"{phase}: {'MFU' if mfu else 'cost'} against latency",

@@ -27,6 +27,7 @@ def plan(answers: Answers, pools: Pools | None = None, other: Any = None, *, eng
         _head(found),
         predictions([found.prefill, found.decode]),
         _total(found),
+        *_space(found),
         *_server(answers),
         Text(),
         _why(found),
@@ -77,8 +78,17 @@ def _total(found: Plan) -> Text:
     return Text(
         f"latency of one request {format_seconds(chosen.latency_seconds)}{moved}, "
         f"{chosen.chip_seconds_per_output_token * 1e3:.3g} chip-ms per output token; bounds: "
-        "no run on these chips can be faster, real runs are slower"
+        "communication added as in the paper, no run that waits for it can be faster"
     )
+
+
+def _space(found: Plan) -> list[Text]:
+    """Where not every layout was priced, which were."""
+    space = found.space
+    if not space or space["complete"]:
+        return []
+    axes = " and ".join(f"{count} in {phase}" for phase, count in space["axes"].items())
+    return [Text(f"searched: layouts of at most {axes} of {space['all_axes']} possible mesh axes")]
 
 
 def _server(answers: Answers) -> list[Text]:

@@ -1,0 +1,46 @@
+"""A pair of layouts under the load of requests that are not all alike. Knows nothing about other pairs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from partita.cost.prediction import predict
+from partita.planner.pair import Pair
+from partita.planner.question import resized
+from partita.planner.traffic import Server, serve, server_of
+from partita.specs.requests import Traffic
+
+
+def server(pair: Pair, traffic: Traffic | None) -> Server:
+    """The server that a pair makes for its own workload, or for the requests of `traffic`."""
+    if traffic is None:
+        return server_of(pair)
+    setting, batch = pair.decode.setting, pair.prefill.batch
+
+    def seconds(prompt: int, prefix: int) -> float:
+        """Of one prompt, its keys and values moved to decode's layout."""
+        context = max(setting.workload.context, prompt + 1)
+        sizes = {"prompt": prompt, "prefix": prefix, "context": context}
+        changed = replace(setting, workload=resized(setting.workload, **sizes))
+        phases = (pair.prefill, pair.decode)
+        mine, theirs = (predict(changed, p.phase, p.layout.roles, p.layout.storage) for p in phases)
+        return (mine.total_seconds + Pair(mine, theirs).switch_seconds) / batch
+
+    def prefill(prompt: np.ndarray, prefix: np.ndarray) -> np.ndarray:
+        return np.array([seconds(int(p), int(x)) for p, x in zip(prompt, prefix, strict=True)])
+
+    def step(context: float) -> float:
+        changed = replace(setting, workload=resized(setting.workload, context=max(1, round(context))))
+        layout = pair.decode.layout
+        return predict(changed, "decode", layout.roles, layout.storage).step_seconds
+
+    return serve(
+        traffic,
+        chips=setting.cluster.chips,
+        slots=pair.decode.batch,
+        prefill_seconds=prefill,
+        step_seconds=step,
+        samples=setting.workload.samples,
+    )

@@ -25,7 +25,7 @@ from partita.planner.phases import COARSE_CELLS, NEAR, Tables, all_axes, price
 from partita.planner.question import Question
 from partita.planner.reasons import reasons
 from partita.planner.saved import SCHEMA, setting_as_json
-from partita.planner.search import best_pairs, by_storage
+from partita.planner.search import ALIKE, best_pairs, by_storage
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
 
@@ -187,9 +187,9 @@ def best_plan(
     if not any(best):
         raise _refusal(tables)
     found = [(rank(pair, q), pair) for q, pairs in zip(questions, best, strict=True) for pair in pairs]
-    # of equals, chips and stages asked for first
-    ranked = [pair for _, pair in sorted(found, key=lambda entry: entry[0])]
-    chosen = ranked[0]
+    found.sort(key=lambda entry: entry[0])  # of equals, chips and stages asked for first
+    chosen = simplest(found)
+    ranked = [chosen, *(pair for _, pair in found if pair is not chosen)]
     named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, questions)))
     why = tuple(reasons(objective, chosen, named))
     return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
@@ -203,6 +203,19 @@ def rank(pair: Pair, question: Question) -> tuple[float, ...]:
     score = float(f"{pair.score(question.objective):.9g}")
     paid = question.rate is not None and question.objective == "cost"
     return (float(question.cluster.chips), score) if paid else (score,)
+
+
+def simplest(found: Sequence[tuple[tuple[float, ...], Pair]]) -> Pair:
+    """Of ranked pairs that are `ALIKE` to the first: in layouts that the paper names, with fewest axes."""
+
+    def plain(entry: tuple[tuple[float, ...], Pair]) -> tuple[int, int, float]:
+        pair = entry[1]
+        written = sum("=" in str(phase.layout.roles) for phase in (pair.prefill, pair.decode))
+        return written, len(pair.decode.setting.mesh.axes), pair.latency_seconds
+
+    first = found[0][0]
+    near = [e for e in found if e[0][:-1] == first[:-1] and e[0][-1] <= first[-1] + abs(first[-1]) * ALIKE]
+    return min(near, key=plain)[1]
 
 
 def _check(question: Question) -> None:

@@ -21,17 +21,20 @@ from partita.planner.phases import NEAR, Tables
 from partita.planner.question import Question
 from partita.specs.model import Model
 
+ALIKE = 5e-4
+"""Bounds no further apart than this part of them are no reason to prefer one layout to a simpler one."""
+
 MOST_EXACT = 160
 """Pairs priced exactly at most; reached only where very many tie."""
 
 
 def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
-    """The `top` best pairs that fit and keep the limits, best first; of equals the one with fewest axes.
+    """The `top` best pairs that fit and keep the limits, and those `ALIKE` to the best; best first.
 
     Pairs whose score is above `beat` are not looked for.
     """
     question = tables.question
-    found: list[tuple[float, tuple, Pair]] = []
+    found: list[tuple[float, int, Pair]] = []
     seen: set[tuple] = set()
     order = count()
     worst = beat
@@ -39,7 +42,8 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
     most = MOST_EXACT // 8 if by_context else MOST_EXACT
     for bound, make in _pairs_by_bound(tables):
         # where limits are tight, those that only seem to keep them come first
-        if len(seen) >= (most if found else 4 * most) or bound > worst + abs(worst) * NEAR:
+        alike = found[0][0] + abs(found[0][0]) * ALIKE if found else -math.inf
+        if len(seen) >= (most if found else 4 * most) or bound > max(worst + abs(worst) * NEAR, alike):
             break
         for pair in make():
             mesh, sizes = pair.decode.setting.mesh, (pair.decode.batch, pair.prefill.batch)
@@ -50,13 +54,12 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
             if not pair.fits or not keeps_limits(pair, question):
                 continue
             score = float(f"{pair.score(question.objective):.9g}")
-            unnamed = sum("=" in str(p.layout.roles) for p in (pair.prefill, pair.decode))
-            simplest = (pair.latency_seconds if by_context else 0.0, len(mesh.axes), unnamed, next(order))
-            found.append((score, simplest, pair))
+            found.append((score, next(order), pair))
             found.sort(key=lambda entry: entry[:2])
             if len(found) >= top:
                 worst = min(beat, found[top - 1][0])
-    return [entry[-1] for entry in found[:top]]
+    alike = found[0][0] + abs(found[0][0]) * ALIKE if found else 0.0
+    return [pair for place, (score, _, pair) in enumerate(found) if place < top or score <= alike]
 
 
 def keeps_limits(pair: Pair, question: Question) -> bool:

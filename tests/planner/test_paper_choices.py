@@ -41,7 +41,7 @@ def chips_of(prediction: Prediction, *weights: str) -> int:
 @pytest.mark.parametrize("batch", [64, 128, 256, 512])
 @pytest.mark.parametrize("formats", [Formats(), INT8], ids=["bf16", "int8"])
 def test_decode_is_weight_stationary_2d_with_attention_split_over_the_batch(formats: Formats, batch: int):
-    """With the largest batches attention leaves one axis its heads, which the paper did not try, for 0.03%."""
+    """With the largest batches attention leaves one axis its heads, which the paper did not try: 0.03%."""
     given = palm(formats, batch=batch, prefill_batch=1)
     plan = make_plan(given)
     assert plan.decode.layout.roles.ffn == "ws2d"

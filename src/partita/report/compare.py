@@ -40,7 +40,7 @@ def comparison(found: Comparison, a: str = "A", b: str = "B") -> Group:
     return Group(asked if found.setting else same, Text(), figures, Text(NOTE, style="dim"))
 
 
-NOTE = "Times and costs are bounds: no run can beat them. `partita glossary` defines every figure."
+NOTE = "Times and costs are bounds. `partita glossary` defines these and every other figure."
 
 
 def comparison_json(found: Comparison, a: str = "A", b: str = "B") -> dict[str, Any]:

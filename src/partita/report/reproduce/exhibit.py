@@ -17,7 +17,8 @@ Form = Literal["text", "count", "seconds", "share", "ratio", "number"]
 
 BOUND = (
     "Predictions are bounds: the paper's roofline at peak rates, communication added and sent as bf16; no "
-    "run can be faster, so published times lie above them and published MFUs below."
+    "run that waits for its communication can be faster, so published times lie above them and published "
+    "MFUs below."
 )
 
 

@@ -21,7 +21,7 @@ from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier
 from partita.planner.misfit import nearest, too_large, too_slow
 from partita.planner.pair import Objective, Pair
-from partita.planner.phases import COARSE_CELLS, NEAR, Tables, all_axes, price
+from partita.planner.phases import COARSE_CELLS, MOST_CELLS, NEAR, Tables, all_axes, price
 from partita.planner.question import Question
 from partita.planner.reasons import reasons
 from partita.planner.saved import SCHEMA, setting_as_json
@@ -182,7 +182,7 @@ def best_plan(
             range(len(questions)), key=lambda i: rank(best[i][0], questions[i]) if best[i] else (math.inf,)
         )
         for i in order[:_MANY] if any(best) else order:
-            tables[i] = price(questions[i])
+            tables[i] = price(questions[i], MOST_CELLS // 2)
             best[i] = best_pairs(tables[i], top)
     if not any(best):
         raise _refusal(tables)

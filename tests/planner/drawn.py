@@ -4,6 +4,7 @@ import random
 
 from partita.planner import Objective, Question
 from partita.specs import Cluster, Formats, Model, PhysicalAxis, Workload, catalogue_chip
+from partita.specs.fabric import Kind
 from partita.specs.latent import Latent
 
 TORUS = [(1,), (2,), (7,), (6,), (2, 2), (2, 4), (3, 4), (2, 2, 3)]
@@ -35,10 +36,10 @@ def a_model(draw: random.Random, **more) -> Model:
 
 
 def a_cluster(draw: random.Random) -> Cluster:
-    """A torus, or nodes with a switch in each; nothing but what is planned for in the memory of a chip."""
+    """A torus, or nodes with a switch in each; their chips keep no memory for a runtime."""
     torus = draw.random() < 0.5
     shape = draw.choice(TORUS if torus else NODES)
-    kinds = ["torus"] * len(shape) if torus else ["network", "switch"]
+    kinds: list[Kind] = ["torus"] * len(shape) if torus else ["network", "switch"]
     bandwidth = draw.choice([1e9, 1e10])
     fabric = tuple(
         PhysicalAxis(

@@ -139,7 +139,9 @@ def every_pair(question: Question, mesh: Mesh) -> Iterator[Pair]:
 class Unmoved(Pair):
     """A pair as if moving the cache between its layouts took no time; its score is no higher."""
 
-    switch_seconds = 0.0
+    @property
+    def switch_seconds(self) -> float:
+        return 0.0
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -35,11 +35,11 @@ def test_two_rows_of_one_storage_are_one_mesh_with_both_phases_roles(seed: int):
     rows = {"decode": tables.decode, "prefill": tables.prefill}
     compared = 0
     for row in stored_together(tables, random.Random(seed), 20):
-        found = [
+        decode, prefill = (
             pieces(model, ground, table.kinds, table.counts[i], 64, queries, 100, False)
             for (table, i, queries) in ((tables.decode, row[0], 1), (tables.prefill, row[1], 100))
-        ]
-        joined = join(ground, *found, question.cluster.shape)
+        )
+        joined = join(ground, decode, prefill, question.cluster.shape)
         if joined is None:
             continue
         compared += 1

@@ -21,7 +21,7 @@ def cells(tables: Tables, phase: Phase, seed: int, most: int) -> list[tuple[Tabl
     table = getattr(tables, phase)
     seconds = getattr(tables, f"{phase}_seconds")
     legal = np.argwhere(np.isfinite(table.seconds)).tolist()
-    return [(table, seconds, *cell) for cell in random.Random(seed).sample(legal, min(most, len(legal)))]
+    return [(table, seconds, row, b) for row, b in random.Random(seed).sample(legal, min(most, len(legal)))]
 
 
 def permutes(prediction) -> bool:

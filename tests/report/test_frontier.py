@@ -85,7 +85,7 @@ def test_it_is_drawn_as_png_and_svg(plan: Plan, tmp_path: Path):
         "chip-milliseconds per token, at least",
         "MFU, at most",
         "seconds per generated token (one step)",
-        "no run on these chips is faster or cheaper",
+        "no run that waits for its communication is faster or cheaper",
         "Prompts of 256 tokens",
     ):
         assert said in text

@@ -45,7 +45,7 @@ def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
             assert str(phase.layout.roles).split("/")[0] in text
         assert format_seconds(pair.latency_seconds) in text
     assert f"latency of one request {format_seconds(found.chosen.latency_seconds)}" in text
-    assert "no run on these chips can be faster, real runs are slower" in words(text)
+    assert "communication added as in the paper, no run that waits for it can be faster" in words(text)
 
 
 def test_it_shows_crossovers_sensitivities_and_rules(found: Plan):

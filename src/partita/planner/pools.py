@@ -7,7 +7,7 @@ about queues.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,8 +118,7 @@ def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = No
     most = 0.0
     for prefill in units["prefill"]:
         for decode in units["decode"]:
-            for counts in _counts(prefill, decode, max_chips):
-                pools = Pools(prefill, decode, *counts, *_transfer(tables, prefill, decode, counts[1]))
+            for pools in _balanced(tables, prefill, decode, max_chips):
                 most = max(most, pools.prompts_per_second)
                 if rate is not None and pools.prompts_per_second < rate:
                     continue
@@ -181,19 +180,19 @@ def _limited(prediction: Prediction) -> float:
     return prediction.total_seconds if prediction.phase == "prefill" else prediction.step_seconds
 
 
-def _counts(prefill: Unit, decode: Unit, max_chips: int) -> list[tuple[int, int]]:
-    """How many units of each within the chips: for every number of one, just enough of the other."""
-    found = set()
-    for mine in range(1, max_chips // prefill.chips + 1):
-        theirs = mine * prefill.rate / decode.rate
-        for count in {int(np.floor(theirs)), int(np.ceil(theirs))}:
-            if count >= 1 and mine * prefill.chips + count * decode.chips <= max_chips:
-                found.add((mine, count))
-    for theirs in range(1, max_chips // decode.chips + 1):
-        mine = max(1, int(np.ceil(theirs * decode.rate / prefill.rate)))
-        if mine * prefill.chips + theirs * decode.chips <= max_chips:
-            found.add((mine, theirs))
-    return sorted(found)
+def _balanced(tables: Sequence[Tables], prefill: Unit, decode: Unit, max_chips: int) -> Iterator[Pools]:
+    """Pools of two kinds of unit within the chips: for every number of one, just enough of the other.
+
+    For so many decode units the cost falls with every prefill unit while these or their links are the slower
+    side, and rises from there.
+    """
+    for theirs in range(1, (max_chips - prefill.chips) // decode.chips + 1):
+        transfer = _transfer(tables, prefill, decode, theirs)
+        rate = min(prefill.rate, prefill.prediction.batch / transfer[0])
+        enough = theirs * decode.rate / rate
+        most = (max_chips - theirs * decode.chips) // prefill.chips
+        for mine in {min(max(1, int(round_(enough))), most) for round_ in (np.floor, np.ceil)}:
+            yield Pools(prefill, decode, mine, theirs, *transfer)
 
 
 def _transfer(

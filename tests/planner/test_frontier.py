@@ -20,13 +20,14 @@ PHASES: tuple[Phase, ...] = ("decode", "prefill")
 
 def tables(name: str, most: int, model: str = "palm-8b", workload: dict[str, int] | None = None, **more: Any):
     sizes = {"prompt": 256, "output": 16, "batch": 1} | (workload or {})
+    more = {"auto_batch": True} | more
     ask = Ask(
         model=catalogue_model(model),
         clusters=tuple(parse_clusters(name, most)),
         formats=(Formats(weights="int8"),),
         workload=Workload(**sizes),
         objective="cost",
-        **({"auto_batch": True} | more),
+        **more,
     )
     return [price(question) for question in ask.questions()]
 

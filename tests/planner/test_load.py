@@ -77,7 +77,7 @@ def test_one_prompt_takes_its_prefill_and_the_switch_of_its_cache():
 
 def test_longer_requests_take_longer_and_cached_prefixes_shorten_prefill():
     pair = PAIRS["one layout"]
-    rates = [server(pair, Traffic.of(prompt, 64)).requests_per_second for prompt in (500, 1000, 3000)]
+    rates = [float(server(pair, Traffic.of(prompt, 64)).requests_per_second) for prompt in (500, 1000, 3000)]
     assert list(np.argsort(rates)) == [2, 1, 0]
     steps = [server(pair, Traffic.of(prompt, 64)).step_seconds for prompt in (500, 3000)]
     assert steps[0] < steps[1]

@@ -135,7 +135,10 @@ def test_slow_links_limit_the_rate_and_count_where_units_are_counted(output: int
 
 def test_limits_are_kept_and_cost_something():
     free = plan_pools(ask(), TPU, 16)
-    limits = {"max_ttft": 0.6 * free.ttft_seconds, "max_tpot": 0.4 * free.decode.prediction.step_seconds}
+    limits: dict[str, Any] = {
+        "max_ttft": 0.6 * free.ttft_seconds,
+        "max_tpot": 0.4 * free.decode.prediction.step_seconds,
+    }
     kept = plan_pools(ask(**limits), TPU, 16)
     assert kept.ttft_seconds <= limits["max_ttft"]
     assert kept.decode.prediction.step_seconds <= limits["max_tpot"]

@@ -19,6 +19,7 @@ from partita.planner.question import resized
 from partita.planner.sensitivity import changed_cluster
 from partita.sharding.mesh import AXES, Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole
+from partita.specs.units import parse_duration
 
 FEW = settings(
     max_examples=15,
@@ -64,7 +65,7 @@ def some_roles(seed: int, mesh: Mesh) -> Roles:
 # -- more of anything -------------------------------------------------------------------------------------
 
 
-@FEW
+@settings(FEW, max_examples=8)
 @given(SEEDS, st.sampled_from(["links", "memory", "compute", "capacity"]), MORE, st.sampled_from(OBJECTIVES))
 def test_a_better_chip_never_has_a_worse_plan(seed: int, what: str, more: float, objective):
     question = a_question(seed, objective=objective)
@@ -152,3 +153,29 @@ def test_the_parts_of_memory_are_its_total(seed: int, phase: Phase, staged: bool
     # over all chips the weights are there once at least
     weights = 2 if here.formats.weights == "bf16" else 1
     assert parts["weights"] * here.cluster.chips >= here.model.parameters * weights * 0.99
+
+
+# -- units ------------------------------------------------------------------------------------------------
+
+
+@settings(FEW, max_examples=6)
+@given(SEEDS, st.floats(0.5, 3))
+def test_limits_in_any_unit_of_time_are_the_same_limits(seed: int, slack: float):
+    question = a_question(seed)
+    free = planned(question)
+    assume(free is not None)
+    assert free is not None
+    slack *= 1.000123  # so that no layout is just at the limit, on either side of it by rounding
+    chosen = []
+    for unit, size in (("us", 1e6), ("ms", 1e3), ("s", 1.0), ("min", 1 / 60)):
+        limits = {
+            "max_ttft": parse_duration(f"{free.prefill.total_seconds * slack * size:.18f}{unit}"),
+            "max_tpot": parse_duration(f"{free.decode.step_seconds * slack * size:.18f}{unit}"),
+        }
+        plan = planned(replace(question, **limits))
+        if plan is not None:
+            assert plan.prefill.total_seconds <= limits["max_ttft"]
+            assert plan.decode.step_seconds <= limits["max_tpot"]
+        chosen.append(plan and (plan.chosen.score("cost"), plan.prefill.layout, plan.decode.layout))
+    assert all(each == chosen[0] for each in chosen)
+    assert chosen[0] is not None or slack < 1  # the free plan keeps what is looser than itself

@@ -16,7 +16,6 @@ import pytest
 from partita.cost.prediction import Setting, predict
 from partita.errors import InputError
 from partita.planner import Objective, Pair, Question, best_plan
-from partita.planner.question import resized
 from partita.planner.search import ALIKE, keeps_limits
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
@@ -93,9 +92,7 @@ def factorisations(size: int) -> Iterator[tuple[int, ...]]:
 
 
 def every_pair(question: Question, mesh: Mesh) -> Iterator[Pair]:
-    workload = resized(
-        question.workload, batch=question.batches[0], prefill_batch=question.prefill_batches[0]
-    )
+    workload = question.workload.resized(batch=question.batches[0], prefill_batch=question.prefill_batches[0])
     setting = Setting(question.model, question.cluster, mesh, question.formats, workload)
     priced: dict = {}
 

@@ -9,6 +9,7 @@ import pytest
 from tests.planner.pairs import NAMED, phase_of
 from tests.planner.settings import palm, setting
 
+from partita.cost import prediction
 from partita.cost.prediction import Phase, Prediction, Setting
 from partita.errors import InputError
 from partita.planner import crossover
@@ -125,8 +126,8 @@ def test_work_is_capped(phase: Phase, monkeypatch: pytest.MonkeyPatch):
         calls.append(real(*args))
         return calls[-1]
 
-    real = crossover.predict
-    monkeypatch.setattr(crossover, "predict", counted)
+    real = prediction.predict
+    monkeypatch.setattr(prediction, "predict", counted)
     found = crossovers(chosen, rivals, evaluations=120)
     # each of four sides may finish the step it is in, and prices the last value once more
     assert len(calls) <= 120 + 4 * 2 * (crossover.RIVALS + 1)

@@ -8,7 +8,6 @@ from tests.planner.settings import palm, setting
 from partita.cost.prediction import predict
 from partita.planner.load import server
 from partita.planner.pair import Pair
-from partita.planner.question import resized
 from partita.planner.traffic import Server, server_of
 from partita.specs import Formats
 from partita.specs.requests import Traffic
@@ -64,7 +63,7 @@ def test_one_prompt_takes_its_prefill_and_the_switch_of_its_cache():
     pair, prompt = PAIRS["a switch"], 700
     here = pair.decode.setting
     given = type(here)(
-        here.model, here.cluster, here.mesh, here.formats, resized(here.workload, prompt=prompt)
+        here.model, here.cluster, here.mesh, here.formats, here.workload.resized(prompt=prompt)
     )
     phases = (pair.prefill, pair.decode)
     moved = Pair(*(predict(given, p.phase, p.layout.roles, p.layout.storage) for p in phases))

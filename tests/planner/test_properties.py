@@ -15,7 +15,6 @@ from partita.cost.prediction import Phase, Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner import Plan, Question, best_plan
 from partita.planner.pair import OBJECTIVES
-from partita.planner.question import resized
 from partita.planner.sensitivity import changed_cluster
 from partita.sharding.mesh import AXES, Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole
@@ -48,7 +47,7 @@ def a_setting(seed: int, *, staged: bool = False) -> Setting:
     """Of a question drawn at random, on the mesh of the machine (of one stage)."""
     question = a_question(seed, chunked=seed % 3 == 0, staged=staged)
     draw = random.Random(seed)
-    workload = resized(question.workload, batch=draw.choice([1, 3, 8, 64]), prefill_batch=draw.choice([1, 4]))
+    workload = question.workload.resized(batch=draw.choice([1, 3, 8, 64]), prefill_batch=draw.choice([1, 4]))
     shape = list(question.cluster.shape)
     first = next((i for i, size in enumerate(shape) if size > 1), 0)
     shape[first] //= question.stages
@@ -102,7 +101,7 @@ def test_a_larger_batch_never_has_a_shorter_longest_step(seed: int, phase: Phase
     steps = []
     for times in (1, 2, 3, 5, 16):
         batch = times * here.cluster.chips
-        sized = resized(here.workload, batch=batch, prefill_batch=batch)
+        sized = here.workload.resized(batch=batch, prefill_batch=batch)
         steps.append(phase_of(replace(here, workload=sized), phase, name).step_seconds)
     assert all(a <= b * CLOSE for a, b in itertools.pairwise(steps))
 

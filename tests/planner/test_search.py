@@ -10,7 +10,6 @@ from partita.errors import InputError
 from partita.planner import Objective, Question, best_plan
 from partita.planner.load import server
 from partita.planner.phases import price
-from partita.planner.question import resized
 from partita.planner.search import best_pairs, by_storage, keeps_limits
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
@@ -237,5 +236,5 @@ def test_context_is_the_longest_that_any_batch_of_one_has():
     here = replace(setting, mesh=Mesh.of((1, 2)))
     for name in NAMED:
         assert pair_of(here, name).decode.max_context <= longest
-    fits = resized(asked.workload, context=longest)
+    fits = asked.workload.resized(context=longest)
     assert best_plan([replace(asked, workload=fits)]).chosen.fits

@@ -41,6 +41,10 @@ class Prediction:
     bound: Bound
     work: Work
 
+    def priced_in(self, setting: Setting) -> Prediction:
+        """The same layout and storage in another setting."""
+        return predict(setting, self.phase, self.layout.roles, self.layout.storage)
+
     @property
     def batch(self) -> int:
         """Sequences of a decode step, prompts of a prefill."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from partita.cost.prediction import Prediction, predict
+from partita.cost.prediction import Prediction
 from partita.cost.setting import Setting
 from partita.planner.crossover import Crossover, crossovers
 from partita.planner.load import server
@@ -64,9 +64,7 @@ class Answers:
         for pair in (self.plan.chosen, *self.plan.runners_up):
             if pair.decode.setting.cluster != self.plan.decode.setting.cluster:
                 continue
-            here = replace(pair.decode.setting, cluster=changed.cluster)
-            phases = (pair.prefill, pair.decode)
-            found.append(Pair(*(predict(here, p.phase, p.layout.roles, p.layout.storage) for p in phases)))
+            found.append(pair.priced_in(replace(pair.decode.setting, cluster=changed.cluster)))
         return min(found, key=lambda pair: (not pair.fits, pair.score(self.plan.objective)))
 
     @cached_property
@@ -92,5 +90,4 @@ class Answers:
             seen.add(key)
             if len(seen) > _RIVALS + 1:
                 return
-            here = replace(other.setting, workload=setting.workload)
-            yield predict(here, chosen.phase, other.layout.roles, other.layout.storage)
+            yield other.priced_in(replace(other.setting, workload=setting.workload))

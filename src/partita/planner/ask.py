@@ -13,7 +13,7 @@ from partita.cost.parts import split_layers
 from partita.cost.setting import slowest_axis, stage_of
 from partita.errors import InputError
 from partita.planner.pair import Objective, prompts_of
-from partita.planner.question import Question, resized
+from partita.planner.question import Question
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
@@ -89,7 +89,7 @@ class Ask:
                 self.model,
                 cluster,
                 formats,
-                resized(self.workload, chunk=chunk),
+                self.workload.resized(chunk=chunk),
                 self.batches(cluster.chips),
                 self.prefill_batches(cluster.chips),
                 self.objective,

@@ -35,9 +35,7 @@ def parse_clusters(text: str, max_chips: int | None = None) -> list[Cluster]:
                 "max_chips", max_chips, f"{found.name} has {found.chips}; name a smaller one, or FAMILY:auto"
             )
         return [found]
-    known = catalogue.cluster_families()
-    families = {name: family for family in known for name in (family.name, *family.aliases)}
-    family = families.get(match[1].strip().lower())
+    family = catalogue.cluster_families_by_name().get(match[1].strip().lower())
     if family is None:
         try:
             parse_cluster(match[1])  # refuses the name, and says which there are

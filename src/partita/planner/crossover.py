@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from partita.cost.prediction import Phase, Prediction, Setting, predict
+from partita.cost.prediction import Phase, Prediction, Setting
 from partita.errors import InputError
 from partita.planner.screen import likely
-from partita.specs.workload import Workload
 
 Quantity = Literal["batch", "context", "prompt"]
 QUANTITIES: dict[Phase, tuple[Quantity, ...]] = {
@@ -175,7 +174,7 @@ class _Search:
         """The same layout for another batch, context or prompt."""
         self.used += 1
         changed = _sized(prediction.setting, prediction.phase, self.quantity, value)
-        return predict(changed, prediction.phase, prediction.layout.roles, prediction.layout.storage)
+        return prediction.priced_in(changed)
 
 
 def _name(found: Prediction, chosen: Prediction) -> str:
@@ -208,12 +207,8 @@ def _value(prediction: Prediction, quantity: Quantity) -> int:
 
 def _sized(setting: Setting, phase: Phase, quantity: Quantity, value: int) -> Setting:
     workload = setting.workload
-    fields: dict[str, Any] = {name: getattr(workload, name) for name in Workload.model_fields}
+    sizes = {"prefill_batch" if quantity == "batch" and phase == "prefill" else quantity: value}
     if quantity == "prompt":
-        fields |= {"prompt": value, "context": max(fields["context"], value + workload.output)}
-        fields["prefix"] = min(workload.prefix, value - 1)  # at least one token of a prompt is new
-    elif quantity == "batch" and phase == "prefill":
-        fields["prefill_batch"] = value
-    else:
-        fields[quantity] = value
-    return replace(setting, workload=Workload(**fields))
+        sizes["context"] = max(workload.context, value + workload.output)
+        sizes["prefix"] = min(workload.prefix, value - 1)  # at least one token of a prompt is new
+    return replace(setting, workload=workload.resized(**sizes))

@@ -11,7 +11,6 @@ from partita.errors import InputError
 from partita.planner.join import Piece, join, pieces
 from partita.planner.pair import Pair, prompts_of
 from partita.planner.phases import Tables
-from partita.planner.question import resized
 from partita.planner.table import Table
 from partita.sharding.layout import Storage, plan_storage
 from partita.sharding.roles import Roles
@@ -76,7 +75,7 @@ class Exact:
         joined = join(question.ground, decode, prefill, shape, question.mesh)
         if joined is None:
             return None
-        sized = resized(question.workload, **sizes)
+        sized = question.workload.resized(**sizes)
         setting = Setting(
             question.model, question.cluster, joined[0], question.formats, sized, question.stages
         )

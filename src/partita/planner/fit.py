@@ -96,11 +96,10 @@ def _sized(
 ) -> Workload:
     batch = batch or workload.batch
     shorter = workload.prompt - (prompt or workload.prompt)
-    sizes = {
-        "prompt": prompt or workload.prompt,
-        "batch": batch,
-        "prefill_batch": min(prefill_batch or workload.prefill_batch, batch),
-        "context": max(workload.context - shorter, 1),
-        "prefix": min(workload.prefix, (prompt or workload.prompt) - 1),
-    }
-    return Workload(**(workload.model_dump() | sizes))
+    return workload.resized(
+        prompt=prompt or workload.prompt,
+        batch=batch,
+        prefill_batch=min(prefill_batch or workload.prefill_batch, batch),
+        context=max(workload.context - shorter, 1),
+        prefix=min(workload.prefix, (prompt or workload.prompt) - 1),
+    )

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from partita.cost.prediction import predict
 from partita.planner.pair import Pair
-from partita.planner.question import resized
 from partita.planner.traffic import Server, serve, server_of
 from partita.specs.requests import Traffic
 
@@ -23,18 +21,15 @@ def server(pair: Pair, traffic: Traffic | None) -> Server:
         """Of one prompt, its keys and values moved to decode's layout."""
         context = max(setting.workload.context, prompt + 1)
         sizes = {"prompt": prompt, "prefix": prefix, "context": context}
-        changed = replace(setting, workload=resized(setting.workload, **sizes))
-        phases = (pair.prefill, pair.decode)
-        mine, theirs = (predict(changed, p.phase, p.layout.roles, p.layout.storage) for p in phases)
-        return (mine.total_seconds + Pair(mine, theirs).switch_seconds) / batch
+        changed = pair.priced_in(replace(setting, workload=setting.workload.resized(**sizes)))
+        return (changed.prefill.total_seconds + changed.switch_seconds) / batch
 
     def prefill(prompt: np.ndarray, prefix: np.ndarray) -> np.ndarray:
         return np.array([seconds(int(p), int(x)) for p, x in zip(prompt, prefix, strict=True)])
 
     def step(context: float) -> float:
-        changed = replace(setting, workload=resized(setting.workload, context=max(1, round(context))))
-        layout = pair.decode.layout
-        return predict(changed, "decode", layout.roles, layout.storage).step_seconds
+        workload = setting.workload.resized(context=max(1, round(context)))
+        return pair.decode.priced_in(replace(setting, workload=workload)).step_seconds
 
     return serve(
         traffic,

@@ -11,7 +11,8 @@ from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner.fit import smallest_change
 from partita.planner.pair import prompts_of
-from partita.specs.units import format_bytes, format_seconds
+from partita.planner.rule import held_text
+from partita.specs.units import format_seconds
 
 if TYPE_CHECKING:
     from partita.planner.phases import Tables
@@ -22,16 +23,11 @@ _NONE = "no layout keeps this limit"
 def too_large(prediction: Prediction, fits: Callable[[Setting], bool]) -> InputError:
     """The error for a phase that does not fit; `fits(setting)` tells whether a changed setting does."""
     memory, setting = prediction.memory_bytes, prediction.setting
-    parts = " + ".join(
-        f"{part} {format_bytes(size)}"
-        for part, size in memory.items()
-        if part not in ("total", "capacity") and size
-    )
     return InputError(
         "cluster",
         setting.cluster.name,
-        f"{setting.model.name} does not fit: {prediction.phase} in {prediction.layout.roles} needs {parts} "
-        f"= {format_bytes(memory['total'])} of {format_bytes(memory['capacity'])} per chip; "
+        f"{setting.model.name} does not fit: {prediction.phase} in {prediction.layout.roles} needs "
+        f"{held_text(memory)} per chip; "
         f"{smallest_change(setting, fits)}",
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from partita.cost.prediction import Prediction, switch_seconds
+from partita.cost.setting import Setting
 from partita.errors import InputError
 from partita.specs.workload import Workload
 
@@ -29,6 +30,10 @@ class Pair:
 
     prefill: Prediction
     decode: Prediction
+
+    def priced_in(self, setting: Setting) -> Pair:
+        """The same layouts and storage in another setting."""
+        return Pair(self.prefill.priced_in(setting), self.decode.priced_in(setting))
 
     @property
     def switch_seconds(self) -> float:

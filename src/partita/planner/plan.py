@@ -80,6 +80,10 @@ class Plan:
                 return {"complete": min(axes.values()) >= every, "all_axes": every, "axes": axes}
         return {}
 
+    def losses(self) -> list[dict[str, Any]]:
+        """Each runner-up in brief, and by how much it loses."""
+        return [_brief(pair, self) for pair in self.runners_up]
+
     def explain(self) -> str:
         """Why these layouts, a line for each reason."""
         return "\n".join(self.reasons)
@@ -96,7 +100,7 @@ class Plan:
             "switch": {"bound": {"seconds": self.chosen.switch_seconds}},
             "latency_seconds": self.chosen.latency_seconds,
             "chip_seconds_per_output_token": self.chosen.chip_seconds_per_output_token,
-            "runners_up": [_brief(pair, self) for pair in self.runners_up],
+            "runners_up": self.losses(),
             "frontier": [point.as_json() for point in self.frontier],
             "configurations": self.configurations,
             "space": self.space,

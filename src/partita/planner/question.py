@@ -51,8 +51,3 @@ class Question:
     def tokens_a_chunk(self) -> int:
         """Of a prompt, in one prefill step."""
         return min(self.workload.chunk or self.workload.new_tokens, self.workload.new_tokens)
-
-
-def resized(workload: Workload, **sizes: int | None) -> Workload:
-    """The same workload with other sizes."""
-    return Workload(**{**workload.model_dump(), **sizes})

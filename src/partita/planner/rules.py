@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from partita.cost.prediction import Prediction, predict
-from partita.planner.rule import Rule, either, nearest_divisors
+from partita.cost.prediction import Prediction
+from partita.planner.rule import Rule, either, held_text, nearest_divisors
 from partita.planner.rules_tokens import token_rules
 from partita.planner.rules_weights import weight_rules
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
-from partita.specs.units import format_bytes
 
 __all__ = ["Rule", "broken_rules", "mesh_rule"]
 
@@ -57,12 +56,10 @@ def _memory(prediction: Prediction) -> Iterator[Rule]:
     total, capacity = memory["total"], memory["capacity"]
     if total <= capacity:
         return
-    held = {part: size for part, size in memory.items() if part not in ("total", "capacity") and size}
-    parts = " + ".join(f"{part} {format_bytes(size)}" for part, size in held.items())
     yield Rule(
         name="memory",
         hard=True,
-        message=f"memory: {parts} = {format_bytes(total)} of {format_bytes(capacity)} per chip",
+        message=f"memory: {held_text(memory)} per chip",
         alternative=_what_fits(prediction),
         size=capacity,
         needed=total,
@@ -99,7 +96,7 @@ def _stages(prediction: Prediction) -> Iterator[Rule]:
     bytes_saved = seconds_saved = 0.0
     if fewest:
         even = replace(setting, model=setting.model.model_copy(update={"layers": fewest * stages}))
-        shorter = predict(even, prediction.phase, prediction.layout.roles, prediction.layout.storage)
+        shorter = prediction.priced_in(even)
         idle = 1 - extra / stages  # of a layer, on average over the stages
         bytes_saved = idle * (prediction.memory_bytes["total"] - shorter.memory_bytes["total"])
         seconds_saved = max(0.0, idle * (prediction.step_seconds - shorter.step_seconds))

@@ -11,7 +11,6 @@ from partita.sharding.layout import product
 from partita.sharding.roles import AttentionRole, Roles, name_roles
 from partita.sharding.spec import parse
 from partita.specs.units import format_seconds
-from partita.specs.workload import Workload
 
 
 def token_rules(prediction: Prediction) -> Iterator[Rule]:
@@ -143,9 +142,7 @@ def _uneven(prediction: Prediction) -> Iterator[Rule]:
         below, above = have // ways * ways, -(-have // ways) * ways
         bytes_saved = seconds_saved = 0.0
         if below:
-            fewer = predict(
-                _sized(setting, prediction, field, below), prediction.phase, layout.roles, layout.storage
-            )
+            fewer = prediction.priced_in(_sized(setting, prediction, field, below))
             bytes_saved = max(0.0, float(prediction.memory_bytes["total"] - fewer.memory_bytes["total"]))
             seconds_saved = max(0.0, prediction.step_seconds - fewer.step_seconds)
         items = {"batch": "sequences", "prompt": "prompt tokens", "context": "cached tokens"}[field]
@@ -165,5 +162,4 @@ def _sized(setting: Setting, prediction: Prediction, field: str, number: int) ->
     """The setting with another batch of this phase, another prompt or another context."""
     if field == "batch" and prediction.phase == "prefill":
         field = "prefill_batch"
-    fields = {name: getattr(setting.workload, name) for name in Workload.model_fields}
-    return replace(setting, workload=Workload(**(fields | {field: number})))
+    return replace(setting, workload=setting.workload.resized(**{field: number}))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from partita.cost.prediction import Setting, predict
+from partita.cost.prediction import Setting
 from partita.errors import InputError
 from partita.specs.cluster import Cluster
 
@@ -103,7 +103,7 @@ def sensitivities(
     before, found = _good(pair, objective), []
     for name in what:
         cluster = changed_cluster(pair.decode.setting.cluster, name, more)
-        after = _good(_on(pair, cluster), objective)
+        after = _good(pair.priced_in(replace(pair.decode.setting, cluster=cluster)), objective)
         choice = changes = after_choosing = None
         if choose is not None:
             other = choose(replace(pair.decode.setting, cluster=cluster))
@@ -130,16 +130,6 @@ def changed_cluster(cluster: Cluster, what: str, more: float) -> Cluster:
     if what not in updates:
         raise InputError("what", what, f"accepted are {', '.join(WHAT)}")
     return cluster.model_copy(update={"chip": chip.model_copy(update=updates[what])})
-
-
-def _on(pair: Pair, cluster: Cluster) -> Pair:
-    """The same layouts, storage and workload on other chips."""
-    phases = {}
-    for phase in ("prefill", "decode"):
-        was = getattr(pair, phase)
-        setting = replace(was.setting, cluster=cluster)
-        phases[phase] = predict(setting, phase, was.layout.roles, was.layout.storage)
-    return replace(pair, **phases)
 
 
 def _good(pair: Pair, objective: Objective) -> float:

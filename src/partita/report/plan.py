@@ -126,7 +126,7 @@ def _runners_up(found: Plan) -> Table:
     others = columns("runner-up: prefill", "decode", "mesh", *right, right=right)
     pairs = (found.chosen, *found.runners_up)
     one = len({pair.decode.setting.cluster.name for pair in pairs}) == 1
-    for pair, row in zip(found.runners_up, found.as_json()["runners_up"], strict=True):
+    for pair, row in zip(found.runners_up, found.losses(), strict=True):
         mesh = f"{pair.decode.setting.mesh}"
         others.add_row(
             layout_text(pair.prefill.layout.roles),

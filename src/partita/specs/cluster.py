@@ -92,11 +92,10 @@ def parse_cluster(text: str) -> Cluster:
     if text.lower().endswith(".toml"):
         return _read(text)
     name, _, shape = text.strip().lower().partition(":")
-    known = catalogue.cluster_families()
-    families = {each: family for family in known for each in (family.name, *family.aliases)}
+    families = catalogue.cluster_families_by_name()
     family = families.get(name)
     if family is None:
-        patterns = ", ".join(family.pattern for family in known)
+        patterns = ", ".join(family.pattern for family in catalogue.cluster_families())
         hint = did_you_mean(name, families)
         raise InputError("cluster", text, f"unknown; {hint}accepted: {patterns}, or a path to a .toml file")
     accepted = f"accepted: {family.pattern}, such as {family.example_name}"

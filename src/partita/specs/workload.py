@@ -75,6 +75,10 @@ class Workload(BaseModel):
             samples=samples,
         )
 
+    def resized(self, **sizes: int | None) -> Workload:
+        """The same workload with other sizes; all fields else as they are."""
+        return Workload(**{**self.model_dump(), **sizes})
+
     @property
     def new_tokens(self) -> int:
         """Tokens of a prompt that prefill computes."""

@@ -56,6 +56,11 @@ def chip(name: str) -> Chip:
     return _chip(name.lower())
 
 
+def cluster_families_by_name() -> dict[str, ClusterFamily]:
+    """The families of clusters by their names and aliases."""
+    return {name: family for family in cluster_families() for name in (family.name, *family.aliases)}
+
+
 @cache
 def cluster_families() -> tuple[ClusterFamily, ...]:
     """The families of clusters, in the order of the catalogue."""

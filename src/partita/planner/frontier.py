@@ -31,7 +31,7 @@ class Point:
 
     @property
     def chip_seconds_per_token(self) -> float:
-        return self.prediction.chip_seconds_per_token
+        return self.prediction.bound_chip_seconds_per_token
 
     def as_json(self) -> dict[str, Any]:
         prediction = self.prediction
@@ -47,7 +47,7 @@ class Point:
             "layout": str(prediction.layout.roles),
             "seconds": self.seconds,
             "chip_seconds_per_token": self.chip_seconds_per_token,
-            "mfu": prediction.mfu,
+            "mfu": prediction.bound_mfu,
         }
 
 

@@ -35,7 +35,7 @@ def frontier_table(plan: Plan, most: int = 8) -> Table:
                 Text(f"{prediction.layout.roles}, mesh {prediction.setting.mesh}"),
                 format_seconds(point.seconds),
                 f"{point.chip_seconds_per_token * 1e3:.3g}",
-                f"{prediction.mfu:.1%}",
+                f"{prediction.bound_mfu:.1%}",
             )
     return table
 
@@ -61,7 +61,7 @@ def plot_frontier(plan: Plan, path: Path) -> None:
 
 def _panel(phase: Phase, points: list[Point], *, mfu: bool) -> Panel:
     labels = tuple(_label(point) for point in points)
-    values = tuple(p.prediction.mfu if mfu else p.chip_seconds_per_token * 1e3 for p in points)
+    values = tuple(p.prediction.bound_mfu if mfu else p.chip_seconds_per_token * 1e3 for p in points)
     series = Series("bound", tuple(p.seconds for p in points), values, labels=labels)
     return Panel(
         title=f"{phase}: {'MFU' if mfu else 'cost'} against latency",

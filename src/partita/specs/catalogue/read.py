@@ -31,6 +31,14 @@ def entries(kind: str) -> dict[str, Entry]:
     return found
 
 
+def profiles() -> dict[str, Entry]:
+    """Name -> fields of every file NAME.toml in `profiles/`; the measurements there have another dot."""
+    folder = files("partita.specs.catalogue").joinpath("profiles")
+    found = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+    stems = [name.removesuffix(".toml") for name in found]
+    return {stem: _toml(folder.joinpath(f"{stem}.toml")) for stem in stems if "." not in stem}
+
+
 def _with_form(entry: Entry, form: Entry) -> Entry:
     """An entry with the fields and sources of its form, which are for what it does not say itself."""
     own = {key: value for key, value in entry.items() if key not in ("config", "sources")}

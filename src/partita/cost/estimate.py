@@ -9,7 +9,9 @@ With m rows the arithmetic reaches matmul_share x m / (m + half_rows) of the pea
 level of the fabric that it spans, message_seconds and hop_seconds for every chip beyond the second that a
 message passes (k - 1 in a ring of k chips, twice that in an all-reduce; on a torus one axis after the other),
 and its bytes at the level's peak x share; hidden_share of the bytes' time goes on behind the operations. To
-these come layer_seconds for each layer and step_seconds for the step.
+these come, for each layer, layer_seconds, and sequence_seconds for every sequence that a chip attends to
+(pages of the cache, positions, sums of split attention: work by sequence, not by byte); and step_seconds for
+the step.
 
 On a torus a collective has the links of its own axes, not all of the chip: over k of n chips log k / log n of
 them. The bound gives it all. An estimate is never below the bound. Works on numbers and on NumPy arrays of
@@ -37,7 +39,7 @@ class Estimate:
     link_seconds: Mapping[str, Number]  # bytes of collectives on their way, by their axes; none hidden
     latency_seconds: Number  # collectives' messages and hops
     hidden_seconds: Number  # of the link seconds, what goes on behind operations
-    layer_seconds: Number
+    layer_seconds: Number  # what no count explains, its part for each sequence included
     host_seconds: float  # once a step
     least_seconds: Number  # the bound
 
@@ -75,7 +77,8 @@ def estimate(ledger: Ledger, peaks: Peaks, profile: Profile) -> Estimate:
         link_seconds=links,
         latency_seconds=latency,
         hidden_seconds=hidden,
-        layer_seconds=profile.value("layer_seconds") * ledger.layers,
+        layer_seconds=ledger.layers
+        * (profile.value("layer_seconds") + profile.value("sequence_seconds") * ledger.sequences),
         host_seconds=profile.value("step_seconds"),
         least_seconds=bound(ledger, peaks).step_seconds,
     )

@@ -43,6 +43,7 @@ class Ledger:
     entries: list[Entry] = field(default_factory=list)
     held_bytes: Number = 0
     layers: int = 0
+    sequences: Number = 0  # that a chip attends to in each layer
 
     def total(self, column: str) -> Number:
         """Sum over the step of a column such as "flops"; repeats counted."""

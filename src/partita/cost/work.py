@@ -16,7 +16,7 @@ import numpy as np
 from partita.cost.bound import Bound, bound
 from partita.cost.chunks import Turn, prefill_turns
 from partita.cost.clock import BoundClock, Clock
-from partita.cost.ledger import Ledger, Number
+from partita.cost.ledger import Number
 from partita.cost.parts import Part
 from partita.cost.pipeline import decode_seconds, flow_seconds, microbatches, prefill_seconds
 from partita.cost.setting import Phase, Setting
@@ -152,7 +152,7 @@ class Work:
             entries = [replace(entry, repeat=entry.repeat * count) for entry in entries]
         return replace(
             step,
-            ledger=Ledger(entries, step.ledger.held_bytes, step.ledger.layers * count),
+            ledger=replace(step.ledger, entries=entries, layers=step.ledger.layers * count),
             weight_bytes=held.weights,
             kv_bytes=held.kv,
             activation_bytes=held.activations,

@@ -45,6 +45,9 @@ TERMS: dict[str, Term] = {
     ),
     "hidden_share": Term("share", "part of the transfers that goes on behind operations", 0.0, 1.0, 0.0),
     "layer_seconds": Term("seconds", "time of a layer that no count explains", 0.0, 0.01, 0.0),
+    "sequence_seconds": Term(
+        "seconds", "time of a layer for each sequence that a chip attends to", 0.0, 1e-4, 0.0
+    ),
     "step_seconds": Term("seconds", "time of the host for each step, whatever is in it", 0.0, 0.5, 0.0),
 }
 LINK_TERMS: dict[str, Term] = {

@@ -54,24 +54,40 @@ class Expected:
 
 def expect(work: Work, busiest: Ledger) -> Expected | None:
     """The estimate of a phase by its cluster's profile; None where it has none."""
-    setting = work.setting
-    profile = setting.cluster.profile
+    profile = work.setting.cluster.profile
     if profile is None:
         return None
-    clock, turn = EstimateClock(setting, profile), work.longest
-    context = turn.queries if turn.context is None else turn.context
-    asked = Asked(
-        parameters=setting.model.parameters,
-        chips=setting.cluster.chips,
-        tokens=work.batch * turn.queries,
-        context=float(context),
-        phase=work.phase,
-        layout=f"{work.roles}",
-    )
+    timed, clock = _as_run(work, profile), EstimateClock(work.setting, profile)
     return Expected(
-        step_seconds=work.step_seconds(turn, clock),
-        total_seconds=work.total_seconds(clock),
-        interval=interval(profile, asked),
+        # no stage is below its bound, but a runtime may cut the batch otherwise than the bound does
+        step_seconds=max(timed.step_seconds(timed.longest, clock), work.step_seconds(work.longest)),
+        total_seconds=max(timed.total_seconds(clock), work.total_seconds()),
+        interval=interval(profile, asked_of(work)),
         profile=profile,
-        parts=estimate(busiest, setting.peaks, profile),
+        parts=estimate(busiest, work.setting.peaks, profile),
     )
+
+
+def estimated_seconds(work: Work, profile: Profile) -> float:
+    """Of the whole phase, by any profile; as `Expected.total_seconds`, not held above the bound of other cuts."""
+    return _as_run(work, profile).total_seconds(EstimateClock(work.setting, profile))
+
+
+def asked_of(work: Work) -> Asked:
+    """What a phase is, as a profile's region counts it."""
+    turn = work.longest
+    return Asked(
+        parameters=work.setting.model.parameters,
+        chips=work.setting.cluster.chips,
+        tokens=work.batch * turn.queries,
+        context=float(turn.queries if turn.context is None else turn.context),
+        phase=work.phase,
+        layout=str(work.roles),
+    )
+
+
+def _as_run(work: Work, profile: Profile) -> Work:
+    """With the microbatches of the profile's runtime, where these are known."""
+    if profile.microbatch_tokens is None or work.setting.stages == 1:
+        return work
+    return work.cut(profile.microbatch_tokens)

@@ -18,7 +18,13 @@ from partita.cost.chunks import Turn, prefill_turns
 from partita.cost.clock import BoundClock, Clock
 from partita.cost.ledger import Number
 from partita.cost.parts import Part
-from partita.cost.pipeline import decode_seconds, flow_seconds, microbatches, prefill_seconds
+from partita.cost.pipeline import (
+    decode_seconds,
+    divided_microbatches,
+    flow_seconds,
+    microbatches,
+    prefill_seconds,
+)
 from partita.cost.setting import Phase, Setting
 from partita.cost.step import Step, price_step
 from partita.sharding.layout import Layout, Storage, resolve
@@ -37,7 +43,10 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """A phase of `batch` sequences: prompts of `tokens` each, or decode on a cache of `tokens` each."""
+    """A phase of `batch` sequences: prompts of `tokens` each, or decode on a cache of `tokens` each.
+
+    microbatch_tokens: of a runtime that cuts a batch as `Profile.microbatch_tokens` says.
+    """
 
     setting: Setting
     phase: Phase
@@ -45,13 +54,25 @@ class Work:
     storage: Storage
     batch: int
     tokens: int
-    _steps: dict[tuple[Turn, Part], Step] = field(default_factory=dict, init=False, compare=False, repr=False)
+    microbatch_tokens: int | None = None
+    _steps: dict[tuple, Step] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _cuts: dict[int, Work] = field(default_factory=dict, init=False, compare=False, repr=False)
     _layouts: dict[int, Layout] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def microbatches(self) -> tuple[int, int]:
         """How many, and sequences of the largest."""
-        return microbatches(self.batch, self.setting.stages)
+        stages, most = self.setting.stages, self.microbatch_tokens
+        if most is None:
+            return microbatches(self.batch, stages)
+        return divided_microbatches(self.batch, stages, self.turns[0].queries, most)
+
+    def cut(self, microbatch_tokens: int) -> Work:
+        """The same phase by a runtime that cuts a batch so; kept, with what is priced of it."""
+        found = self._cuts.get(microbatch_tokens)
+        if found is None:
+            found = self._cuts[microbatch_tokens] = replace(self, microbatch_tokens=microbatch_tokens)
+        return found
 
     @cached_property
     def turns(self) -> tuple[Turn, ...]:
@@ -60,6 +81,12 @@ class Work:
             return (Turn(1, self.tokens),)
         prefix = min(self.setting.workload.prefix, self.tokens - 1)
         return prefill_turns(self.tokens, prefix, self.setting.workload.chunk)
+
+    @cached_property
+    def decode_turns(self) -> Turn:
+        """All `output` steps of a decode, the cache growing from the prompt on."""
+        workload = self.setting.workload
+        return Turn(1, workload.prompt + np.arange(1, workload.output + 1, dtype=float))
 
     @cached_property
     def ends(self) -> tuple[Turn, ...]:
@@ -119,8 +146,7 @@ class Work:
         """All turns of a prefill; of decode `output` steps, the cache growing from the prompt on."""
         clock = clock or self.bound_clock
         if self.phase == "decode":
-            workload = self.setting.workload
-            turn = Turn(1, workload.prompt + np.arange(1, workload.output + 1, dtype=float))
+            turn = self.decode_turns
             stages, hop = self.stage_seconds(turn, clock), self.hop_seconds(turn, clock)
             steps = decode_seconds(stages, hop, self.microbatches[0]) + clock.host_seconds
             return float(np.sum(steps))
@@ -174,11 +200,12 @@ class Work:
         return bound(self._step(turn, part).ledger, self.setting.peaks)
 
     def _step(self, turn: Turn, part: Part) -> Step:
-        if isinstance(turn.context, np.ndarray):
-            return self._price(turn, part)
-        found = self._steps.get((turn, part))
+        # an array is known by its id: those priced are kept by `turns` and `decode_turns`
+        context = id(turn.context) if isinstance(turn.context, np.ndarray) else turn.context
+        key = (turn.queries, context, turn.last, part)
+        found = self._steps.get(key)
         if found is None:
-            found = self._steps[turn, part] = self._price(turn, part)
+            found = self._steps[key] = self._price(turn, part)
         return found
 
     def _price(self, turn: Turn, part: Part) -> Step:

@@ -34,6 +34,9 @@ class Term(NamedTuple):
 
 TERMS: dict[str, Term] = {
     "matmul_share": Term("share of peak", "FLOP/s that a large matmul reaches", 0.05, 1.0, 1.0),
+    "int8_matmul_share": Term(
+        "share of the 8-bit peak", "FLOP/s that a large matmul of two 8-bit operands reaches", 0.05, 1.0, 1.0
+    ),
     "half_rows": Term(
         "rows", "rows of a matmul that reaches half of what a large one does", 0.0, 2048.0, 0.0
     ),
@@ -105,6 +108,9 @@ class Profile(BaseModel):
     clusters: tuple[str, ...] = ()
     """Families of the catalogue that have it unless told otherwise."""
     constants: dict[str, Constant]
+    microbatch_tokens: Annotated[int, Field(gt=0, strict=True)] | None = None
+    """How the runtime cuts a batch for pipeline stages, where that is known: in as many microbatches as stages
+    only if they divide it, and then in halves while one has more new tokens than this. None: one a stage."""
     region: Region = Region()
     residuals: tuple[Finite, ...] = ()
     """Natural logarithms of measured over estimated seconds, of measurements left out of the fit."""

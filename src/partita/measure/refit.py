@@ -1,11 +1,13 @@
 """Fits the published profiles of the catalogue again, from the measurements that lie beside them.
 
 `python -m partita.measure.refit tpu-v4` prints the profile as the catalogue has it. Knows the form of
-`NAME.measured.toml`; profiles fitted to something else than runs of one request have a fit of their own.
+`NAME.measured.toml`; profiles fitted to something else than runs of one request have a fit of their own
+(`served_points.py`).
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ STARTS = {
         "network/share": 0.5,
         "network/message_seconds": 1e-5,
     },
+    "tpu-v5e": {"memory_share": 0.8},
 }
 """Constants fitted in each profile, and where the fit starts: round guesses."""
 
@@ -63,11 +66,11 @@ class MeasuredRun:
         return Point(self.name, groups, self.seconds, self.estimated_seconds)
 
 
-def measured_runs(name: str) -> tuple[MeasuredRun, ...]:
-    """What the profile `name` was fitted to, priced."""
+def measured_runs(name: str, which: str = "runs") -> tuple[MeasuredRun, ...]:
+    """What the profile `name` was fitted to, priced; or, "unseen", what of its measurements was kept apart."""
     return tuple(
         _run(run, dict(zip(run["columns"], row, strict=True)))
-        for run in measured(name)["runs"]
+        for run in measured(name).get(which, ())
         for row in run["rows"]
     )
 
@@ -78,9 +81,8 @@ def _run(run: Mapping[str, Any], row: Mapping[str, Any]) -> MeasuredRun:
         model=catalogue_model(run["model"]),
         cluster=parse_cluster(run["cluster"]),
         mesh=mesh,
-        formats=Formats(
-            weights=run.get("weights", "bf16"), reduce="bf16"
-        ),  # 2 bytes on the wire, as published
+        # 2 bytes on the wire, as published
+        formats=Formats(weights=run.get("weights", "bf16"), kv=run.get("kv", "bf16"), reduce="bf16"),
         workload=Workload(prompt=run["prompt"], output=run["output"], batch=row["batch"]),
         stages=run.get("stages", 1),
     )
@@ -98,14 +100,19 @@ def _run(run: Mapping[str, Any], row: Mapping[str, Any]) -> MeasuredRun:
 def refit(name: str) -> Profile:
     """The profile `name` fitted anew: constants, the region of its points and its held-out errors.
 
-    What is fixed, and the words, are taken from the catalogue.
+    What is fixed, and the words, are taken from the catalogue. Where measurements were kept apart, the errors
+    are theirs.
     """
     runs, known, starts = measured_runs(name), catalogue_profile(name), STARTS[name]
     fixed = {key: constant for key, constant in known.constants.items() if constant.fixed is not None}
     template = known.model_copy(update={"constants": fixed, "region": _region(runs)})
     points = [run.point for run in runs]
-    errors = held_out(points, template, starts)
-    return fit(points, template, starts).profile.model_copy(update={"residuals": tuple(map(float, errors))})
+    profile, unseen = fit(points, template, starts).profile, measured_runs(name, "unseen")
+    if unseen:
+        errors = [math.log(run.seconds / run.estimated_seconds(profile)) for run in unseen]
+    else:
+        errors = held_out(points, template, starts)
+    return profile.model_copy(update={"residuals": tuple(map(float, errors))})
 
 
 def _region(runs: tuple[MeasuredRun, ...]) -> Region:

@@ -58,7 +58,8 @@ def test_the_profile_is_what_the_points_give(again):
 
 def test_a_model_the_fit_has_not_seen(found):
     points = [point for block in found for point in block.points]
-    for model, most in (("llama3.1-8b", 0.09), ("qwen3-32b", 0.13)):
+    # Qwen3's are the only 8-bit rows: without them that constant keeps its start, a guess
+    for model, most in (("llama3.1-8b", 0.09), ("qwen3-32b", 0.07)):
         rest = [point for point in points if model not in point.groups]
         assert 0 < len(rest) < len(points)
         blind = fit(rest, profile("h100"), STARTS, SCALE).profile
@@ -86,3 +87,10 @@ def test_few_constants_of_known_meaning():
         assert constant.high is not None
         assert math.log(constant.high / constant.low) < 0.5, f"{name} is not identified"
     assert {name for name in constants if "/" not in name} <= TERMS.keys()
+
+
+def test_a_constant_that_no_point_depends_on_keeps_its_start(found):
+    points = [point for block in found if block.rows[0].weights == "bf16" for point in block.points]
+    constant = fit(points, profile("h100"), STARTS, SCALE).profile.constants["int8_matmul_share"]
+    assert constant.value == STARTS["int8_matmul_share"]
+    assert constant.fixed == "no point depends on it"

@@ -43,13 +43,15 @@ class Fit:
 def fit(points: Sequence[Point], template: Profile, starts: Mapping[str, float], scale: float = SCALE) -> Fit:
     """Fits the constants named in `starts`, from there on; all others are the template's.
 
+    One that no point depends on keeps its start.
+
     Raises ValueError with no more points than constants, or a start outside its plausible range.
     """
     from scipy.optimize import least_squares  # slow to import
     from scipy.stats import t as student
 
-    names = list(starts)
-    if len(points) <= len(names):
+    template, names = _settled(points, template, starts)
+    if not names or len(points) <= len(names):
         raise ValueError(f"{len(points)} points do not identify {len(names)} constants")
     logs = np.log([point.seconds for point in points])
     least, most = np.array([_range(name) for name in names]).T
@@ -90,6 +92,22 @@ def held_out(
         profile = fit(rest, template, starts, scale).profile
         found += [math.log(p.seconds / p.seconds_by(profile)) for p in points if group in p.groups]
     return np.array(found)
+
+
+def _settled(
+    points: Sequence[Point], template: Profile, starts: Mapping[str, float]
+) -> tuple[Profile, list[str]]:
+    """The template with every constant that changes no point's estimate at its start, and the other names."""
+    start = _with(template, {name: Constant(value=value, fixed="start") for name, value in starts.items()})
+    before = [point.seconds_by(start) for point in points]
+    settled, names = {}, []
+    for name, value in starts.items():
+        nearby = _with(start, {name: Constant(value=0.9 * value, fixed="trial")})
+        if [point.seconds_by(nearby) for point in points] == before:
+            settled[name] = Constant(value=value, fixed="no point depends on it")
+        else:
+            names.append(name)
+    return _with(template, settled), names
 
 
 def _range(name: str) -> tuple[float, float]:

@@ -67,7 +67,7 @@ class MeasuredRun:
 
 
 def measured_runs(name: str, which: str = "runs") -> tuple[MeasuredRun, ...]:
-    """What the profile `name` was fitted to, priced; or, "unseen", what of its measurements was kept apart."""
+    """What the profile `name` was fitted to, priced; or, "unseen", what was kept apart from it."""
     return tuple(
         _run(run, dict(zip(run["columns"], row, strict=True)))
         for run in measured(name).get(which, ())

@@ -57,3 +57,10 @@ def test_the_better_layout_flips_between_64_and_128_sequences():
     }
     assert seconds["TP16", 64] < seconds["DP2 x TP8", 64]
     assert seconds["TP16", 128] > seconds["DP2 x TP8", 128]
+
+
+def test_what_was_measured_is_no_extrapolation():
+    for run in SEEN:
+        estimate = run.predictions[0].estimate
+        assert estimate is not None
+        assert estimate.interval.extrapolated == ()

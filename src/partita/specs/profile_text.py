@@ -40,7 +40,7 @@ def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
         yield f"\n[{prefix}region]"
     for name, value in region.items():
         numbers = all(isinstance(each, float | int) for each in value)
-        yield f"{name} = [{', '.join(f'{each:.10g}' if numbers else json.dumps(each) for each in value)}]"
+        yield f"{name} = [{', '.join(f'{each:.15g}' if numbers else json.dumps(each) for each in value)}]"
 
 
 def _constant(constant: Constant) -> str:

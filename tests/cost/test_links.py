@@ -47,7 +47,7 @@ def test_every_axis_of_a_torus_counts_all_the_links_of_a_chip(shape: tuple[int, 
     """Pope et al. 2022: 270 GB/s of interconnect on TPU v4."""
     mesh = Mesh.of(shape)
     found = mesh_links(mesh, parse_cluster("tpu-v4:4x4x4"))
-    assert found.levels == (Level(270e9),)
+    assert found.levels == (Level(270e9, kind="torus"),)
     assert found.parts == {axis: (size,) for axis, size in mesh.size.items()}
 
 
@@ -69,7 +69,7 @@ def test_chips_of_an_axis_on_every_level(
     nodes: Cluster, shape: tuple[int, ...], expected: tuple[tuple[int, int], ...]
 ):
     found = mesh_links(Mesh.of(shape), nodes)
-    assert found.levels == (Level(NETWORK), Level(SWITCH))
+    assert found.levels == (Level(NETWORK, kind="network"), Level(SWITCH, kind="switch"))
     assert tuple(found.parts[axis] for axis in "xyz"[: len(shape)]) == expected
 
 

@@ -30,6 +30,8 @@ class Entry:
     needed_flops: Number = 0  # without what a causal mask throws away
     weight_bytes: Number = 0  # read from memory
     kv_bytes: Number = 0  # read from memory
+    second: Number = 0  # elements of a dot's second operand: FLOPs / 2 / the rows that meet each of them
+    moved_bytes: Number = 0  # of activations, read and written
     sent_bytes: Number = 0  # into the network
     messages: Number = 0  # collectives started
 
@@ -40,6 +42,8 @@ class Ledger:
 
     entries: list[Entry] = field(default_factory=list)
     held_bytes: Number = 0
+    layers: int = 0
+    sequences: Number = 0  # that a chip attends to in each layer
 
     def total(self, column: str) -> Number:
         """Sum over the step of a column such as "flops"; repeats counted."""

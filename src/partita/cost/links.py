@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class Level:
 
     bandwidth: float
     in_network_reduction: bool = False
+    kind: str = ""  # of its fabric: "torus", "switch" or "network"
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,15 @@ class Links:
     def _seconds_a_byte(self, kind: str, axes: str) -> Number:
         """Kept: the same collectives over the same axes come back all the time."""
         found = self._paces.get((kind, axes))
-        if found is not None:
-            return found
+        if found is None:
+            found = self._paces[kind, axes] = reduce(_larger, self.paces(kind, axes), 0)
+        return found
+
+    def paces(self, kind: str, axes: str) -> tuple[Number, ...]:
+        """Of each level the seconds that its links take for a byte of such a collective."""
         span = self.span(axes)
         others = _at_least_1(math.prod(span) - 1)
-        found = 0
+        found = []
         for i, (level, chips) in enumerate(zip(self.levels, span, strict=True)):
             if kind == "collective-permute":
                 share = (chips > 1) * 1
@@ -76,9 +82,25 @@ class Links:
                 share = (chips - 1) * math.prod(span[:i]) / others
             if kind == "all-reduce" and level.in_network_reduction:
                 share = share * (chips / _at_least_1(2 * (chips - 1)))
-            found = _larger(found, share / level.bandwidth)
-        self._paces[kind, axes] = found
-        return found
+            found.append(share / level.bandwidth)
+        return tuple(found)
+
+    def hops(self, level: int, axes: str) -> Number:
+        """Chips that the last piece of an all-gather over `axes` passes on a level.
+
+        Around a ring of k it is k - 1; on a torus one axis follows the other, on a switch or network all
+        chips form one ring.
+        """
+        if self.levels[level].kind == "torus":
+            return sum(self.parts[axis][level] - 1 for axis in axes)
+        return self.span(axes)[level] - 1
+
+    def own_links(self, level: int, axes: str) -> Number:
+        """Part of a chip's links on a level that lie along `axes`: log k / log n for k of a torus's n chips."""
+        if self.levels[level].kind != "torus":
+            return 1
+        chips = math.prod(sizes[level] for sizes in self.parts.values())
+        return _at_least(np.log(self.span(axes)[level])) / _at_least(np.log(chips))
 
 
 def check_mesh(mesh: Mesh, cluster: Cluster) -> None:
@@ -98,7 +120,7 @@ def cluster_levels(cluster: Cluster) -> tuple[tuple[Level, int], ...]:
     found: list[tuple[Level, int]] = []
     torus = False
     for index, axis in enumerate(cluster.fabric):
-        level = Level(cluster.bandwidth_bytes_per_second(index), axis.in_network_reduction)
+        level = Level(cluster.bandwidth_bytes_per_second(index), axis.in_network_reduction, axis.kind)
         if axis.kind == "torus" and torus:
             found[-1] = (level, found[-1][1] * axis.size)
         else:
@@ -138,6 +160,11 @@ def mesh_links(mesh: Mesh, cluster: Cluster) -> Links:
             size, room = size // taken, room // taken
         parts[axis] = tuple(counts)
     return Links(tuple(level for level, _ in levels), parts)
+
+
+def _at_least(number: Number) -> Number:
+    """Kept from 0, where a level has one chip and nothing is sent."""
+    return np.where(number > 0, number, 1.0)
 
 
 def _at_least_1(number: Number) -> Number:

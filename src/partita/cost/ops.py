@@ -186,9 +186,15 @@ class CostOps(Rows):
             needed_flops=needed,
             weight_bytes=b.stored_bytes,
             kv_bytes=self._read(b, sizes.get("L", 1)) if b.kind == "cache" else 0,
+            second=self.elements(b),
+            moved_bytes=self._moved(a) + self._moved(b) + self.bytes(out),
         )
         self._hold(a, b, out)
         return out
+
+    def _moved(self, operand: Sized) -> Number:
+        """Bytes of an operand that is neither a weight as stored nor a cache."""
+        return 0 if operand.kind in ("weight", "cache", "read") else self.bytes(operand)
 
     def _read(self, cache: Sized, queries: Number) -> Number:
         """Bytes of a cache that a step of `queries` new tokens must read: what its first token sees.
@@ -303,6 +309,7 @@ class CostOps(Rows):
     ) -> tuple[Sized, Sized]:
         """`count` layers of one window, named in the ledger where there are others."""
         self._repeat, self._window = count, window
+        self.ledger.layers += count
         with self.scope(name) if name else nullcontext():
             x, kept = body(x, weights, cache and self._recent(cache, x.sizes["L"] - 1))
         self.cache_bytes = self.cache_bytes + self.bytes(self._recent(kept)) * count

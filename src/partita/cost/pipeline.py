@@ -23,6 +23,18 @@ def microbatches(batch: Number, stages: int) -> tuple[Number, Number]:
     return count, -(-batch // count)
 
 
+def divided_microbatches(batch: int, stages: int, queries: int, most_tokens: int) -> tuple[int, int]:
+    """As `microbatches`, of a runtime that never pads: one a stage only where the stages divide the batch.
+
+    Then a microbatch of `queries` new tokens each is halved while it is even and has more than `most_tokens`.
+    With one stage a batch is never cut.
+    """
+    size = batch // stages if batch % stages == 0 else batch
+    while stages > 1 and size * queries > most_tokens and size % 2 == 0:
+        size //= 2
+    return batch // size, size
+
+
 def decode_seconds(stage_seconds: Sequence[Number], hop_seconds: Number, count: Number) -> Number:
     """One decode step of all sequences: `count` microbatches, each through every stage once.
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from partita.cost.bound import Bound, bound
+from partita.cost.expected import Expected, expect
 from partita.cost.ledger import plain_number
 from partita.cost.limits import largest
 from partita.cost.metrics import chip_seconds_per_token, mfu
@@ -71,6 +72,11 @@ class Prediction:
         """All chunks of the prompt, or all `output` decode steps, the cache growing from the prompt on."""
         return self.work.total_seconds()
 
+    @cached_property
+    def estimate(self) -> Expected | None:
+        """What the phase is expected to take; None where the cluster has no profile."""
+        return expect(self.work, self.step.ledger)
+
     @property
     def idle_seconds(self) -> float:
         """Of a step, what the longest pipeline stage waits for the others and the hops; 0 with one stage."""
@@ -98,17 +104,34 @@ class Prediction:
 
     @property
     def mfu(self) -> float:
+        """Model FLOPs utilisation: as estimated, or without an estimate the most that the bound allows."""
+        return self._mfu(self._expected_seconds)
+
+    @property
+    def bound_mfu(self) -> float:
         """Model FLOPs utilisation that the bound allows."""
-        model, chips = self.setting.model, self.setting.cluster.chips
-        return float(
-            mfu(model.parameters, self.tokens_per_step, chips, self.setting.peaks.flops, self.step_seconds)
-        )
+        return self._mfu(self.step_seconds)
 
     @property
     def chip_seconds_per_token(self) -> float:
-        """Of the tokens that are computed; a cached prefix is not among them."""
-        chips = self.setting.cluster.chips
-        return float(chip_seconds_per_token(self.tokens_per_step, chips, self.step_seconds))
+        """Of the tokens that are computed, a cached prefix not among them: as estimated, else as bound."""
+        return self._chip_seconds_per_token(self._expected_seconds)
+
+    @property
+    def bound_chip_seconds_per_token(self) -> float:
+        """The least that the bound allows."""
+        return self._chip_seconds_per_token(self.step_seconds)
+
+    @property
+    def _expected_seconds(self) -> float:
+        return self.step_seconds if self.estimate is None else self.estimate.step_seconds
+
+    def _mfu(self, seconds: float) -> float:
+        model, chips = self.setting.model, self.setting.cluster.chips
+        return float(mfu(model.parameters, self.tokens_per_step, chips, self.setting.peaks.flops, seconds))
+
+    def _chip_seconds_per_token(self, seconds: float) -> float:
+        return float(chip_seconds_per_token(self.tokens_per_step, self.setting.cluster.chips, seconds))
 
     @cached_property
     def max_context(self) -> int:
@@ -183,7 +206,7 @@ class Prediction:
                 "idle_seconds": self.idle_seconds,
             },
             "pipeline": self._pipeline(),
-            "estimate": None,
+            "estimate": None if self.estimate is None else self.estimate.as_json(),
             "mfu": self.mfu,
             "chip_seconds_per_token": self.chip_seconds_per_token,
             "flops": self.step.ledger.total("flops"),

@@ -67,6 +67,7 @@ def price_step(
     )
     padded = layout.storage.padded(model, sizes) | {"M": 1}
     batch = ceil_to(batch, product(sizes, layout.batch_axes))
+    ops.ledger.sequences = batch / product(sizes, layout.attn_b)
     given = queries
     queries = ceil_to(queries, product(sizes, layout.query_axes if context is None else layout.new_axes))
     weights = sized_weights(ops, model, layout, padded)

@@ -15,9 +15,16 @@ import numpy as np
 
 from partita.cost.bound import Bound, bound
 from partita.cost.chunks import Turn, prefill_turns
-from partita.cost.ledger import Ledger, Number
+from partita.cost.clock import BoundClock, Clock
+from partita.cost.ledger import Number
 from partita.cost.parts import Part
-from partita.cost.pipeline import decode_seconds, flow_seconds, microbatches, prefill_seconds
+from partita.cost.pipeline import (
+    decode_seconds,
+    divided_microbatches,
+    flow_seconds,
+    microbatches,
+    prefill_seconds,
+)
 from partita.cost.setting import Phase, Setting
 from partita.cost.step import Step, price_step
 from partita.sharding.layout import Layout, Storage, resolve
@@ -36,7 +43,10 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """A phase of `batch` sequences: prompts of `tokens` each, or decode on a cache of `tokens` each."""
+    """A phase of `batch` sequences: prompts of `tokens` each, or decode on a cache of `tokens` each.
+
+    microbatch_tokens: of a runtime that cuts a batch as `Profile.microbatch_tokens` says.
+    """
 
     setting: Setting
     phase: Phase
@@ -44,13 +54,25 @@ class Work:
     storage: Storage
     batch: int
     tokens: int
-    _steps: dict[tuple[Turn, Part], Step] = field(default_factory=dict, init=False, compare=False, repr=False)
+    microbatch_tokens: int | None = None
+    _steps: dict[tuple, Step] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _cuts: dict[int, Work] = field(default_factory=dict, init=False, compare=False, repr=False)
     _layouts: dict[int, Layout] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def microbatches(self) -> tuple[int, int]:
         """How many, and sequences of the largest."""
-        return microbatches(self.batch, self.setting.stages)
+        stages, most = self.setting.stages, self.microbatch_tokens
+        if most is None:
+            return microbatches(self.batch, stages)
+        return divided_microbatches(self.batch, stages, self.turns[0].queries, most)
+
+    def cut(self, microbatch_tokens: int) -> Work:
+        """The same phase by a runtime that cuts a batch so; kept, with what is priced of it."""
+        found = self._cuts.get(microbatch_tokens)
+        if found is None:
+            found = self._cuts[microbatch_tokens] = replace(self, microbatch_tokens=microbatch_tokens)
+        return found
 
     @cached_property
     def turns(self) -> tuple[Turn, ...]:
@@ -61,16 +83,26 @@ class Work:
         return prefill_turns(self.tokens, prefix, self.setting.workload.chunk)
 
     @cached_property
+    def decode_turns(self) -> Turn:
+        """All `output` steps of a decode, the cache growing from the prompt on."""
+        workload = self.setting.workload
+        return Turn(1, workload.prompt + np.arange(1, workload.output + 1, dtype=float))
+
+    @cached_property
     def ends(self) -> tuple[Turn, ...]:
         """Of every group of like turns the last one, which has the most cache."""
         return tuple(_end(turn) for turn in self.turns)
+
+    @cached_property
+    def bound_clock(self) -> BoundClock:
+        return BoundClock(self.setting)
 
     @cached_property
     def longest(self) -> Turn:
         """The turn that takes longest."""
         return self.ends[0] if len(self.ends) == 1 else max(self.ends, key=self.step_seconds)
 
-    # -- time -------------------------------------------------------------------------------------------
+    # -- time: at peak, or by another clock ---------------------------------------------------------------
 
     def layout(self, turn: Turn) -> Layout:
         """For a microbatch of this turn."""
@@ -86,8 +118,10 @@ class Work:
         found = {part: self._bound(turn, part) for part in set(self.setting.parts)}
         return tuple(found[part] for part in self.setting.parts)
 
-    def stage_seconds(self, turn: Turn) -> tuple[Number, ...]:
-        return tuple(each.step_seconds for each in self.stage_bounds(turn))
+    def stage_seconds(self, turn: Turn, clock: Clock | None = None) -> tuple[Number, ...]:
+        clock = clock or self.bound_clock
+        found = {part: clock.stage_seconds(self._step(turn, part).ledger) for part in set(self.setting.parts)}
+        return tuple(found[part] for part in self.setting.parts)
 
     def hop_bytes(self, turn: Turn) -> Number:
         """Activations of a microbatch that each chip of a stage sends to its partner in the next."""
@@ -97,28 +131,32 @@ class Work:
         elements = step.batch * step.queries * padded["E"] // int(shards)
         return elements * BYTES[self.setting.formats.activations]
 
-    def hop_seconds(self, turn: Turn) -> Number:
-        return self.hop_bytes(turn) / self.setting.hop_bandwidth if self.setting.stages > 1 else 0
+    def hop_seconds(self, turn: Turn, clock: Clock | None = None) -> Number:
+        clock = clock or self.bound_clock
+        return clock.hop_seconds(self.hop_bytes(turn)) if self.setting.stages > 1 else 0
 
-    def step_seconds(self, turn: Turn) -> float:
+    def step_seconds(self, turn: Turn, clock: Clock | None = None) -> float:
         """One turn of every sequence, through all stages."""
+        clock = clock or self.bound_clock
         seconds = decode_seconds if self.phase == "decode" else prefill_seconds
-        return float(seconds(self.stage_seconds(turn), self.hop_seconds(turn), self.microbatches[0]))
+        stages, hop = self.stage_seconds(turn, clock), self.hop_seconds(turn, clock)
+        return float(seconds(stages, hop, self.microbatches[0])) + clock.host_seconds
 
-    def total_seconds(self) -> float:
+    def total_seconds(self, clock: Clock | None = None) -> float:
         """All turns of a prefill; of decode `output` steps, the cache growing from the prompt on."""
+        clock = clock or self.bound_clock
         if self.phase == "decode":
-            workload = self.setting.workload
-            turn = Turn(1, workload.prompt + np.arange(1, workload.output + 1, dtype=float))
-            count = self.microbatches[0]
-            return float(np.sum(decode_seconds(self.stage_seconds(turn), self.hop_seconds(turn), count)))
+            turn = self.decode_turns
+            stages, hop = self.stage_seconds(turn, clock), self.hop_seconds(turn, clock)
+            steps = decode_seconds(stages, hop, self.microbatches[0]) + clock.host_seconds
+            return float(np.sum(steps))
         if len(self.turns) == 1:
-            return self.step_seconds(self.turns[0])
-        stages = [self.stage_seconds(turn) for turn in self.turns]
-        hops = [self.hop_seconds(turn) for turn in self.turns]
-        return float(
-            flow_seconds([self._jobs(times) for times in zip(*stages, strict=True)], self._jobs(hops))
-        )
+            return self.step_seconds(self.turns[0], clock)
+        stages = [self.stage_seconds(turn, clock) for turn in self.turns]
+        hops = [self.hop_seconds(turn, clock) for turn in self.turns]
+        jobs = self._jobs(hops)
+        host = clock.host_seconds * len(jobs) / self.microbatches[0]
+        return float(flow_seconds([self._jobs(times) for times in zip(*stages, strict=True)], jobs)) + host
 
     def _jobs(self, times: Sequence[Number]) -> np.ndarray:
         """Times of each group of turns as times of all jobs: turn by turn, each of all microbatches."""
@@ -140,7 +178,7 @@ class Work:
             entries = [replace(entry, repeat=entry.repeat * count) for entry in entries]
         return replace(
             step,
-            ledger=Ledger(entries, step.ledger.held_bytes),
+            ledger=replace(step.ledger, entries=entries, layers=step.ledger.layers * count),
             weight_bytes=held.weights,
             kv_bytes=held.kv,
             activation_bytes=held.activations,
@@ -162,11 +200,12 @@ class Work:
         return bound(self._step(turn, part).ledger, self.setting.peaks)
 
     def _step(self, turn: Turn, part: Part) -> Step:
-        if isinstance(turn.context, np.ndarray):
-            return self._price(turn, part)
-        found = self._steps.get((turn, part))
+        # an array is known by its id: those priced are kept by `turns` and `decode_turns`
+        context = id(turn.context) if isinstance(turn.context, np.ndarray) else turn.context
+        key = (turn.queries, context, turn.last, part)
+        found = self._steps.get(key)
         if found is None:
-            found = self._steps[turn, part] = self._price(turn, part)
+            found = self._steps[key] = self._price(turn, part)
         return found
 
     def _price(self, turn: Turn, part: Part) -> Step:

@@ -113,7 +113,7 @@ def _figures(a: Pair, b: Pair) -> Iterator[Figure]:
     yield Figure("batch", "sequences", a.decode.max_batch, b.decode.max_batch, "higher")
     for phase in ("prefill", "decode"):
         mine, theirs = getattr(a, phase), getattr(b, phase)
-        yield Figure(f"{phase}_mfu", "share", mine.mfu, theirs.mfu, "higher")
+        yield Figure(f"{phase}_mfu", "share", mine.bound_mfu, theirs.bound_mfu, "higher")
         held = mine.memory_bytes, theirs.memory_bytes
         for part in dict.fromkeys([*held[0], *held[1]]):
             yield Figure(f"{phase}_memory_{part}", "bytes", held[0].get(part, 0), held[1].get(part, 0), None)

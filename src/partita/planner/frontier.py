@@ -40,7 +40,7 @@ class Point:
         """Of all tokens that are computed, a prompt's chunks together."""
         prediction = self.prediction
         if prediction.phase == "decode":
-            return prediction.chip_seconds_per_token
+            return prediction.bound_chip_seconds_per_token
         setting = prediction.setting
         return setting.cluster.chips * self.seconds / (prediction.batch * setting.workload.new_tokens)
 

@@ -18,6 +18,7 @@ from partita.specs.hugging_face import model_from_config
 from partita.specs.latent import Latent
 from partita.specs.lengths import Lengths, parse_lengths
 from partita.specs.model import Model
+from partita.specs.profile import Constant, Profile, Region
 from partita.specs.requests import Traffic
 from partita.specs.resolve import resolve_model
 from partita.specs.trace import read_trace
@@ -38,6 +39,7 @@ __all__ = [
     "Chip",
     "Cluster",
     "ClusterFamily",
+    "Constant",
     "FamilyAxis",
     "Float",
     "Format",
@@ -46,6 +48,8 @@ __all__ = [
     "Lengths",
     "Model",
     "PhysicalAxis",
+    "Profile",
+    "Region",
     "Traffic",
     "Workload",
     "catalogue_chip",

@@ -30,7 +30,9 @@ is a complete example (two nodes of eight GPUs; figures are in FLOP/s, bytes, by
     in_network_reduction = false        # optional: whether the switch sums (NVLink SHARP)
 
 Where chips share a link, such as two GPUs one network card, give each its part of the bandwidth. An axis
-with `kind = "torus"` has `links = 2` and may say `wraparound = true`.
+with `kind = "torus"` has `links = 2` and may say `wraparound = true`. The efficiencies of chips and software may
+be said with `profile = "a100"`, one of the catalogue, above the tables, or as a table `[profile]` with the fields
+of `Profile`; a cluster without them has bounds and no estimates.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from partita.errors import InputError
 from partita.specs import catalogue
 from partita.specs.chip import Chip
 from partita.specs.fabric import PhysicalAxis
+from partita.specs.profile import Profile
 from partita.specs.wording import describe, did_you_mean
 
 _SHAPE = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
@@ -61,6 +64,8 @@ class Cluster(BaseModel):
     name: str
     chip: Chip
     fabric: Annotated[tuple[PhysicalAxis, ...], Field(min_length=1)]
+    profile: Profile | None = None
+    """What its chips and their software reach; None where nobody measured it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -109,7 +114,10 @@ def parse_cluster(text: str) -> Cluster:
     except ValueError as error:
         raise InputError("cluster", text, f"{error}; {accepted}") from None
     return Cluster(
-        name=f"{family.name}:{'x'.join(map(str, sizes))}", chip=catalogue.chip(family.chip), fabric=fabric
+        name=f"{family.name}:{'x'.join(map(str, sizes))}",
+        chip=catalogue.chip(family.chip),
+        fabric=fabric,
+        profile=catalogue.family_profile(family.name),
     )
 
 
@@ -123,11 +131,12 @@ def _read(path: str) -> Cluster:
     except (ValueError, RecursionError) as error:  # TOMLDecodeError says the line and column
         raise InputError("cluster", path, f"is not valid TOML: {error}") from None
     data.setdefault("name", Path(path).stem)
-    if isinstance(data.get("chip"), str):
-        try:
-            data["chip"] = catalogue.chip(data["chip"])
-        except InputError as error:
-            raise InputError("cluster", path, str(error)) from None
+    for field, known in (("chip", catalogue.chip), ("profile", catalogue.profile)):
+        if isinstance(data.get(field), str):
+            try:
+                data[field] = known(data[field])
+            except InputError as error:
+                raise InputError("cluster", path, str(error)) from None
     try:
         return Cluster.model_validate(data)
     except ValidationError as error:

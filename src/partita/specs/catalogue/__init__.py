@@ -1,8 +1,10 @@
-"""The catalogue: models, chips and families of clusters, as TOML files beside this one, with sources.
+"""The catalogue: models, chips, families of clusters and efficiency profiles, as TOML files, with sources.
 
 Each entry is a table whose fields are those of `Model`, `Chip` or `ClusterFamily`, its key being the name.
 Its `sources` table says of every field where it comes from: keys are fields (several joined by commas;
 `fabric.links` for a field of the fabric's axes), values the source. A model or a family may list `aliases`.
+A profile is a file of its own in `profiles/`, and the measurements it was fitted to lie beside it.
+
 Files of models say shared fields and sources once (`read.py`).
 
 Knows nothing about files of the user's (`cluster.py`, `resolve.py`). Everything is read once.
@@ -14,10 +16,11 @@ from functools import cache
 from typing import Any, Literal
 
 from partita.errors import InputError
-from partita.specs.catalogue.read import entries
+from partita.specs.catalogue.read import entries, profiles
 from partita.specs.chip import Chip
 from partita.specs.family import ClusterFamily
 from partita.specs.model import Model
+from partita.specs.profile import Profile
 from partita.specs.wording import did_you_mean
 
 Kind = Literal["models", "chips", "clusters"]
@@ -71,10 +74,34 @@ def cluster_families() -> tuple[ClusterFamily, ...]:
     )
 
 
+def profile_names() -> tuple[str, ...]:
+    """Names of the efficiency profiles, sorted."""
+    return tuple(_profiles())
+
+
+def profile(name: str) -> Profile:
+    """The efficiency profile of a name; raises InputError on `profile` for one the catalogue lacks."""
+    found = _profiles().get(name.lower())
+    if found is None:
+        hint = did_you_mean(name, profile_names())
+        raise InputError("profile", name, f"unknown; {hint}catalogue: {', '.join(profile_names())}")
+    return found
+
+
+def family_profile(family: str) -> Profile | None:
+    """The profile that clusters of a family have; None where there is none."""
+    return next((found for found in _profiles().values() if family in found.clusters), None)
+
+
 def sources(kind: Kind, name: str) -> dict[str, str]:
     """Where each field of an entry comes from: field -> source. Raises KeyError for an unknown entry."""
     texts: dict[str, str] = _table(kind)[name]["sources"]
     return {field.strip(): text for fields, text in texts.items() for field in fields.split(",")}
+
+
+@cache
+def _profiles() -> dict[str, Profile]:
+    return {name: Profile.model_validate({"name": name, **fields}) for name, fields in profiles().items()}
 
 
 @cache

@@ -8,6 +8,7 @@ those it has sources for.
 
 from __future__ import annotations
 
+import csv
 import tomllib
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -29,6 +30,25 @@ def entries(kind: str) -> dict[str, Entry]:
         form = table.pop("form", {})
         found |= {key: _with_form(entry, form) for key, entry in table.items()}
     return found
+
+
+def profiles() -> dict[str, Entry]:
+    """Name -> fields of every file NAME.toml in `profiles/`; the measurements there have another dot."""
+    folder = files("partita.specs.catalogue").joinpath("profiles")
+    found = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+    stems = [name.removesuffix(".toml") for name in found]
+    return {stem: _toml(folder.joinpath(f"{stem}.toml")) for stem in stems if "." not in stem}
+
+
+def measured(name: str) -> Entry:
+    """What the profile `name` was fitted to, from NAME.measured.toml beside it."""
+    return _toml(files("partita.specs.catalogue").joinpath("profiles", f"{name}.measured.toml"))
+
+
+def measured_rows(name: str) -> list[dict[str, str]]:
+    """What the profile `name` was fitted to, from NAME.measured.csv; lines with # are its source."""
+    file = files("partita.specs.catalogue").joinpath("profiles", f"{name}.measured.csv")
+    return list(csv.DictReader(line for line in file.read_text("utf-8").splitlines() if line[:1] != "#"))
 
 
 def _with_form(entry: Entry, form: Entry) -> Entry:

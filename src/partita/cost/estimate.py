@@ -1,0 +1,114 @@
+"""The estimate: what a step is expected to take, the bound's counts through a profile of efficiencies.
+
+Operations run one after the other. One takes the longer of its arithmetic and its reading from memory:
+
+    arithmetic  (FLOPs + 2 x second operand x half_rows) / (peak x matmul_share)
+    memory      (weights + cache + activation_share x activations) / (peak x memory_share)
+
+With m rows the arithmetic reaches matmul_share x m / (m + half_rows) of the peak. A collective takes, on each
+level of the fabric that it spans, message_seconds and hop_seconds for every chip beyond the second that a
+message passes (k - 1 in a ring of k chips, twice that in an all-reduce; on a torus one axis after the other),
+and its bytes at the level's peak x share; hidden_share of the bytes' time goes on behind the operations. To
+these come, for each layer, layer_seconds, and sequence_seconds for every sequence that a chip attends to
+(pages of the cache, positions, sums of split attention: work by sequence, not by byte); and step_seconds for
+the step.
+
+On a torus a collective has the links of its own axes, not all of the chip: over k of n chips log k / log n of
+them. The bound gives it all. An estimate is never below the bound. Works on numbers and on NumPy arrays of
+candidates; knows nothing about how constants are found, nor how far off they may be (`interval.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.cost.bound import Peaks, bound
+from partita.cost.ledger import Entry, Ledger, Number
+from partita.cost.links import Links
+from partita.specs.profile import Profile
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of one step, by part."""
+
+    operation_seconds: Number
+    link_seconds: Mapping[str, Number]  # bytes of collectives on their way, by their axes; none hidden
+    latency_seconds: Number  # collectives' messages and hops
+    hidden_seconds: Number  # of the link seconds, what goes on behind operations
+    layer_seconds: Number  # what no count explains, its part for each sequence included
+    host_seconds: float  # once a step
+    least_seconds: Number  # the bound
+
+    @property
+    def communication_seconds(self) -> Number:
+        """What collectives add to the operations."""
+        return sum(self.link_seconds.values()) - self.hidden_seconds + self.latency_seconds
+
+    @property
+    def device_seconds(self) -> Number:
+        """Of one stage's chips, without the host's time."""
+        found = self.operation_seconds + self.communication_seconds + self.layer_seconds
+        return np.maximum(found, self.least_seconds)
+
+    @property
+    def step_seconds(self) -> Number:
+        return self.device_seconds + self.host_seconds
+
+
+def estimate(ledger: Ledger, peaks: Peaks, profile: Profile) -> Estimate:
+    """The estimate of one step of one stage."""
+    operations: Number = 0
+    links: dict[str, Number] = {}
+    latency: Number = 0
+    for entry in ledger.entries:
+        if entry.axes:
+            seconds = transfer_seconds(entry, peaks.links, profile) * entry.repeat
+            links[entry.axes] = links[entry.axes] + seconds if entry.axes in links else seconds
+            latency = latency + message_seconds(entry, peaks.links, profile) * entry.repeat
+        else:
+            operations = operations + operation_seconds(entry, peaks, profile) * entry.repeat
+    hidden = np.minimum(profile.value("hidden_share") * sum(links.values()), operations)
+    return Estimate(
+        operation_seconds=operations,
+        link_seconds=links,
+        latency_seconds=latency,
+        hidden_seconds=hidden,
+        layer_seconds=ledger.layers
+        * (profile.value("layer_seconds") + profile.value("sequence_seconds") * ledger.sequences),
+        host_seconds=profile.value("step_seconds"),
+        least_seconds=bound(ledger, peaks).step_seconds,
+    )
+
+
+def operation_seconds(entry: Entry, peaks: Peaks, profile: Profile) -> Number:
+    """Of an operation that is no collective, once."""
+    work = entry.flops + 2 * profile.value("half_rows") * entry.second
+    read = entry.weight_bytes + entry.kv_bytes + profile.value("activation_share") * entry.moved_bytes
+    return np.maximum(
+        work / (peaks.flops * profile.value("matmul_share")),
+        read / (peaks.memory_bytes * profile.value("memory_share")),
+    )
+
+
+def transfer_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
+    """Of the bytes of a collective, once; levels work at the same time, as in the bound."""
+    found: Number = 0
+    for index, pace in enumerate(links.paces(entry.kind, entry.axes)):
+        share = profile.link("share", links.levels[index].kind, entry.kind)
+        found = np.maximum(found, pace / (share * links.own_links(index, entry.axes)))
+    return entry.sent_bytes * found
+
+
+def message_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
+    """Of a collective's start and hops, once."""
+    found: Number = 0
+    ways = 2 if entry.kind == "all-reduce" else 1
+    for index, (level, chips) in enumerate(zip(links.levels, links.span(entry.axes), strict=True)):
+        hops = links.hops(index, entry.axes) if entry.kind != "collective-permute" else (chips > 1) * 1
+        start = profile.link("message_seconds", level.kind, entry.kind) * (chips > 1)
+        found = found + start + profile.link("hop_seconds", level.kind, entry.kind) * hops * ways
+    return found * (np.asarray(entry.messages) > 0)

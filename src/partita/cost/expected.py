@@ -1,0 +1,93 @@
+"""A phase as estimated: seconds of a step and of the whole, each with its interval; and its JSON form.
+
+Knows nothing about the bound beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from partita.cost.clock import EstimateClock
+from partita.cost.estimate import Estimate, estimate
+from partita.cost.interval import Asked, Interval, interval
+from partita.cost.ledger import Ledger
+from partita.cost.work import Work
+from partita.specs.profile import Profile
+
+
+@dataclass(frozen=True)
+class Expected:
+    """`parts`: what a chip of the busiest pipeline stage does in a step; its host time is in no stage."""
+
+    step_seconds: float
+    total_seconds: float
+    interval: Interval
+    profile: Profile
+    parts: Estimate
+
+    @property
+    def step_interval(self) -> tuple[float, float]:
+        """Seconds that a step takes at least and at most, in 90 of 100 cases."""
+        return (self.step_seconds * self.interval.low, self.step_seconds * self.interval.high)
+
+    @property
+    def total_interval(self) -> tuple[float, float]:
+        return (self.total_seconds * self.interval.low, self.total_seconds * self.interval.high)
+
+    def as_json(self) -> dict[str, Any]:
+        """The `estimate` of a prediction; its keys are stable."""
+        parts = self.parts
+        return {
+            "step_seconds": self.step_seconds,
+            "total_seconds": self.total_seconds,
+            "interval": list(self.step_interval),
+            "total_interval": list(self.total_interval),
+            "profile": self.profile.name,
+            "extrapolated": list(self.interval.extrapolated),
+            "operation_seconds": float(parts.operation_seconds),
+            "communication_seconds": float(parts.communication_seconds),
+            "layer_seconds": float(parts.layer_seconds),
+            "host_seconds": parts.host_seconds,
+        }
+
+
+def expect(work: Work, busiest: Ledger) -> Expected | None:
+    """The estimate of a phase by its cluster's profile; None where it has none."""
+    profile = work.setting.cluster.profile
+    if profile is None:
+        return None
+    timed, clock = _as_run(work, profile), EstimateClock(work.setting, profile)
+    return Expected(
+        # no stage is below its bound, but a runtime may cut the batch otherwise than the bound does
+        step_seconds=max(timed.step_seconds(timed.longest, clock), work.step_seconds(work.longest)),
+        total_seconds=max(timed.total_seconds(clock), work.total_seconds()),
+        interval=interval(profile, asked_of(work)),
+        profile=profile,
+        parts=estimate(busiest, work.setting.peaks, profile),
+    )
+
+
+def estimated_seconds(work: Work, profile: Profile) -> float:
+    """Of the whole phase, by any profile; as `Expected.total_seconds`, not held above the bound of other cuts."""
+    return _as_run(work, profile).total_seconds(EstimateClock(work.setting, profile))
+
+
+def asked_of(work: Work) -> Asked:
+    """What a phase is, as a profile's region counts it."""
+    turn = work.longest
+    return Asked(
+        parameters=work.setting.model.parameters,
+        chips=work.setting.cluster.chips,
+        tokens=work.batch * turn.queries,
+        context=float(turn.queries if turn.context is None else turn.context),
+        phase=work.phase,
+        layout=str(work.roles),
+    )
+
+
+def _as_run(work: Work, profile: Profile) -> Work:
+    """With the microbatches of the profile's runtime, where these are known."""
+    if profile.microbatch_tokens is None or work.setting.stages == 1:
+        return work
+    return work.cut(profile.microbatch_tokens)

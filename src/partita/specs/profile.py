@@ -1,0 +1,151 @@
+"""The efficiency profile of a chip and its software: few constants, fitted to measurements.
+
+Each constant has a physical meaning and a plausible range (`TERMS`), and in a profile a value with its 90%
+confidence interval, or the reason why it is fixed there and not fitted. With them comes what the profile was
+fitted to (`Region`) and how far held-out measurements lay from it (`residuals`). Knows nothing about how
+times are made of constants (`cost.estimate`), nor how constants are fitted (`measure.fit`).
+
+A constant of links may be said for one kind of fabric, and within it for one kind of collective; the most
+special one counts: `switch/all-reduce/share`, else `switch/share`, else `share`'s neutral value.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+LEVELS = ("torus", "switch", "network")
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Range = tuple[Finite, Finite]
+
+
+class Term(NamedTuple):
+    """What a constant means: its unit, the range that is plausible, and the value that changes nothing."""
+
+    unit: str
+    meaning: str
+    low: float
+    high: float
+    neutral: float
+
+
+TERMS: dict[str, Term] = {
+    "matmul_share": Term("share of peak", "FLOP/s that a large matmul reaches", 0.05, 1.0, 1.0),
+    "int8_matmul_share": Term(
+        "share of the 8-bit peak", "FLOP/s that a large matmul of two 8-bit operands reaches", 0.05, 1.0, 1.0
+    ),
+    "half_rows": Term(
+        "rows", "rows of a matmul that reaches half of what a large one does", 0.0, 2048.0, 0.0
+    ),
+    "memory_share": Term(
+        "share of peak", "bytes/s read from memory that an operation reaches", 0.05, 1.0, 1.0
+    ),
+    "activation_share": Term(
+        "share", "part of the activations' bytes that goes through memory; 0 keeps all on chip", 0.0, 8.0, 0.0
+    ),
+    "hidden_share": Term("share", "part of the transfers that goes on behind operations", 0.0, 1.0, 0.0),
+    "layer_seconds": Term("seconds", "time of a layer that no count explains", 0.0, 0.01, 0.0),
+    "sequence_seconds": Term(
+        "seconds", "time of a layer for each sequence that a chip attends to", 0.0, 1e-4, 0.0
+    ),
+    "step_seconds": Term("seconds", "time of the host for each step, whatever is in it", 0.0, 0.5, 0.0),
+}
+LINK_TERMS: dict[str, Term] = {
+    "share": Term("share of peak", "bytes/s that a collective reaches on the links it uses", 0.02, 1.0, 1.0),
+    "message_seconds": Term("seconds", "start of a collective on the links of a level", 0.0, 0.01, 0.0),
+    "hop_seconds": Term("seconds", "each further chip that a message passes on a level", 0.0, 0.001, 0.0),
+}
+
+
+class Constant(BaseModel):
+    """A value, and either its 90% confidence interval or the reason why it was not fitted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: Finite
+    low: Finite | None = None
+    high: Finite | None = None
+    fixed: str | None = None
+
+    @model_validator(mode="after")
+    def _fitted_or_fixed(self) -> Constant:
+        fitted = self.low is not None and self.high is not None
+        if fitted == (self.fixed is not None) or (self.low is None) != (self.high is None):
+            raise ValueError("needs low and high of its confidence interval, or in `fixed` why it has none")
+        if self.low is not None and self.high is not None and not self.low <= self.value <= self.high:
+            raise ValueError(f"low <= value <= high does not hold: {self.low}, {self.value}, {self.high}")
+        return self
+
+
+class Region(BaseModel):
+    """What a profile was fitted to: from the least to the most of each quantity, and which settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parameters: Range | None = None
+    """Of the model."""
+    chips: Range | None = None
+    tokens: Range | None = None
+    """New tokens of all sequences in one step."""
+    context: Range | None = None
+    """Positions that a query attends to, its own included."""
+    phases: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
+    """As `ffn/attention`."""
+
+
+class Profile(BaseModel):
+    """Efficiencies of a chip, its links and its software stack."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    source: str
+    """What it was fitted to, by whom, and how."""
+    clusters: tuple[str, ...] = ()
+    """Families of the catalogue that have it unless told otherwise."""
+    constants: dict[str, Constant]
+    microbatch_tokens: Annotated[int, Field(gt=0, strict=True)] | None = None
+    """How the runtime cuts a batch for pipeline stages, where that is known: in as many microbatches as stages
+    only if they divide it, and then in halves while one has more new tokens than this. None: one a stage."""
+    region: Region = Region()
+    residuals: tuple[Finite, ...] = ()
+    """Natural logarithms of measured over estimated seconds, of measurements left out of the fit."""
+
+    @model_validator(mode="after")
+    def _constants_are_known(self) -> Profile:
+        for name, constant in self.constants.items():
+            term = term_of(name)
+            if term is None:
+                known = [*TERMS, *(f"LEVEL/{name}" for name in LINK_TERMS), "LEVEL/COLLECTIVE/share"]
+                raise ValueError(f"{name} is not a constant; accepted are {', '.join(known)}")
+            if not term.low <= constant.value <= term.high:
+                raise ValueError(
+                    f"{name} = {constant.value:g} is not plausible: {term.low:g} to {term.high:g}"
+                )
+        return self
+
+    def value(self, name: str) -> float:
+        """Of a constant of `TERMS`; its neutral value where the profile does not say."""
+        constant = self.constants.get(name)
+        return TERMS[name].neutral if constant is None else constant.value
+
+    def link(self, name: str, level: str, collective: str) -> float:
+        """Of a constant of `LINK_TERMS` on a level ("torus", "switch" ...) for a kind of collective."""
+        for key in (f"{level}/{collective}/{name}", f"{level}/{name}"):
+            if key in self.constants:
+                return self.constants[key].value
+        return LINK_TERMS[name].neutral
+
+
+def term_of(name: str) -> Term | None:
+    """What a constant's name stands for, `switch/all-reduce/share` included; None where it is none."""
+    if name in TERMS:
+        return TERMS[name]
+    level, *kind, last = name.split("/")
+    if level in LEVELS and last in LINK_TERMS and len(kind) <= 1 and set(kind) <= set(COLLECTIVES):
+        return LINK_TERMS[last]
+    return None

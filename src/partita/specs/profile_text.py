@@ -1,0 +1,49 @@
+"""A profile as TOML, as the catalogue and a cluster's file have it. Knows nothing about what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from partita.specs.profile import Constant, Profile
+
+
+def profile_toml(profile: Profile, table: str = "", *, named: bool = True) -> str:
+    """The fields of a profile; `table` is the table they are in, such as "profile", empty for a file of its own.
+
+    Numbers keep four digits. `named` False leaves out the name, which a file in the catalogue has from its own.
+    """
+    return "\n".join(_lines(profile, table, named)) + "\n"
+
+
+def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
+    if table:
+        yield f"[{table}]"
+    if named:
+        yield f"name = {json.dumps(profile.name)}"
+    yield f"source = {json.dumps(profile.source, ensure_ascii=False)}"
+    if profile.clusters:
+        yield f"clusters = {json.dumps(profile.clusters)}"
+    if profile.microbatch_tokens is not None:
+        yield f"microbatch_tokens = {profile.microbatch_tokens}"
+    if profile.residuals:
+        yield "residuals = ["
+        for start in range(0, len(profile.residuals), 12):
+            yield "  " + " ".join(f"{residual:.4f}," for residual in profile.residuals[start : start + 12])
+        yield "]"
+    prefix = f"{table}." if table else ""
+    yield f"\n[{prefix}constants]"
+    for name, constant in profile.constants.items():
+        yield f"{json.dumps(name)} = {{ {_constant(constant)} }}"
+    region = profile.region.model_dump(exclude_defaults=True)
+    if region:
+        yield f"\n[{prefix}region]"
+    for name, value in region.items():
+        numbers = all(isinstance(each, float | int) for each in value)
+        yield f"{name} = [{', '.join(f'{each:.15g}' if numbers else json.dumps(each) for each in value)}]"
+
+
+def _constant(constant: Constant) -> str:
+    if constant.fixed is not None:
+        return f"value = {constant.value:.4g}, fixed = {json.dumps(constant.fixed, ensure_ascii=False)}"
+    return f"value = {constant.value:.4g}, low = {constant.low:.4g}, high = {constant.high:.4g}"

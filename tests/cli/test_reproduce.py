@@ -54,7 +54,7 @@ def test_a_folder_without_a_name_takes_everything(partita: Partita, tmp_path: Pa
     ran = partita("reproduce", "--out", tmp_path)
     assert ran.code == 0
     names = {path.name for path in tmp_path.iterdir()}
-    figures = [name for name in EXHIBITS if name.startswith("figure")]
+    figures = [name for name in EXHIBITS if name.startswith(("figure", "fidelity"))]
     assert names == {f"{n}{s}" for n in EXHIBITS for s in (".txt", ".json")} | {f"{n}.png" for n in figures}
     assert ran.out.replace("\n", "").count("written: ") == len(names)
 

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.cost.pipeline import decode_seconds, flow_seconds, microbatches, prefill_seconds
+from partita.cost.pipeline import (
+    decode_seconds,
+    divided_microbatches,
+    flow_seconds,
+    microbatches,
+    prefill_seconds,
+)
 
 SECONDS = st.floats(0.01, 100)
 STAGES = st.lists(SECONDS, min_size=1, max_size=6)
@@ -97,3 +103,22 @@ def test_a_batch_is_cut_in_one_microbatch_a_stage(batch: int, stages: int, expec
     counts, sizes = microbatches(np.array([batch, 40]), stages)
     assert (counts[0], sizes[0]) == expected
     assert counts[1] * sizes[1] >= 40
+
+
+@pytest.mark.parametrize(
+    ("batch", "stages", "queries", "most", "expected"),
+    [
+        (6, 3, 1, 2048, (3, 2)),  # the stages divide it
+        (8, 3, 1, 2048, (1, 8)),  # they do not
+        (128, 3, 20, 2048, (2, 64)),  # 2,560 tokens are halved once
+        (256, 3, 20, 2048, (4, 64)),
+        (9, 2, 1000, 2048, (1, 9)),  # odd: not halved
+        (256, 1, 20, 2048, (1, 256)),  # one stage
+    ],
+)
+def test_a_runtime_that_never_pads_cuts_a_batch_where_it_divides(
+    batch: int, stages: int, queries: int, most: int, expected: tuple[int, int]
+):
+    count, size = divided_microbatches(batch, stages, queries, most)
+    assert (count, size) == expected
+    assert count * size == batch

@@ -69,7 +69,7 @@ def expect(work: Work, busiest: Ledger) -> Expected | None:
 
 
 def estimated_seconds(work: Work, profile: Profile) -> float:
-    """Of the whole phase, by any profile; as `Expected.total_seconds`, not held above the bound of other cuts."""
+    """Of the whole phase, by any profile: `Expected.total_seconds` before it is held above the bound."""
     return _as_run(work, profile).total_seconds(EstimateClock(work.setting, profile))
 
 

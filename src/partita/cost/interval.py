@@ -22,7 +22,7 @@ _FEWEST = 0.25
 
 @dataclass(frozen=True)
 class Interval:
-    """Factors on an estimate: where the time lies in 90 of 100 cases, and sentences on what was extrapolated."""
+    """Factors on an estimate: where 90 of 100 times lie, and sentences on what was extrapolated."""
 
     low: float
     high: float

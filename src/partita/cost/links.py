@@ -96,7 +96,7 @@ class Links:
         return self.span(axes)[level] - 1
 
     def own_links(self, level: int, axes: str) -> Number:
-        """Part of a chip's links on a level that lie along `axes`: log k / log n for k of a torus's n chips."""
+        """Part of a chip's links on a level that lie along `axes`: log k / log n, k of a torus's n chips."""
         if self.levels[level].kind != "torus":
             return 1
         chips = math.prod(sizes[level] for sizes in self.parts.values())

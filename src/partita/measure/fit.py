@@ -24,7 +24,7 @@ _LEAST = 1e-9  # of a constant whose range starts at 0
 
 @dataclass(frozen=True)
 class Point:
-    """A measured time. `seconds_by` gives what a profile estimates; points of one group are left out together."""
+    """A measured time. `seconds_by` gives a profile's estimate; those of one group are left out together."""
 
     label: str
     groups: tuple[str, ...]
@@ -83,8 +83,8 @@ def held_out(
 ) -> np.ndarray:
     """Logarithms of measured over estimated seconds by fits that had not seen them.
 
-    Every group is left out once, and gives an error for each of its points: groups in the order of their names,
-    points in theirs.
+    Every group is left out once, and gives an error for each of its points; groups in the order of their
+    names, points in theirs.
     """
     found = []
     for group in sorted({group for point in points for group in point.groups}):

@@ -30,9 +30,9 @@ is a complete example (two nodes of eight GPUs; figures are in FLOP/s, bytes, by
     in_network_reduction = false        # optional: whether the switch sums (NVLink SHARP)
 
 Where chips share a link, such as two GPUs one network card, give each its part of the bandwidth. An axis
-with `kind = "torus"` has `links = 2` and may say `wraparound = true`. The efficiencies of chips and software may
-be said with `profile = "a100"`, one of the catalogue, above the tables, or as a table `[profile]` with the fields
-of `Profile`; a cluster without them has bounds and no estimates.
+with `kind = "torus"` has `links = 2` and may say `wraparound = true`. The efficiencies of chips and software
+may be said with `profile = "a100"`, one of the catalogue, above the tables, or in a table `[profile]` with
+the fields of `Profile`; a cluster without them has bounds and no estimates.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ class Profile(BaseModel):
     """Families of the catalogue that have it unless told otherwise."""
     constants: dict[str, Constant]
     microbatch_tokens: Annotated[int, Field(gt=0, strict=True)] | None = None
-    """How the runtime cuts a batch for pipeline stages, where that is known: in as many microbatches as stages
-    only if they divide it, and then in halves while one has more new tokens than this. None: one a stage."""
+    """How the runtime cuts a batch for pipeline stages, where that is known: in one for each stage only if
+    the stages divide it, then in halves while one has more new tokens than this. None: always one a stage."""
     region: Region = Region()
     residuals: tuple[Finite, ...] = ()
     """Natural logarithms of measured over estimated seconds, of measurements left out of the fit."""
@@ -145,7 +145,8 @@ def term_of(name: str) -> Term | None:
     """What a constant's name stands for, `switch/all-reduce/share` included; None where it is none."""
     if name in TERMS:
         return TERMS[name]
-    level, *kind, last = name.split("/")
+    level, _, rest = name.partition("/")
+    *kind, last = rest.split("/")
     if level in LEVELS and last in LINK_TERMS and len(kind) <= 1 and set(kind) <= set(COLLECTIVES):
         return LINK_TERMS[last]
     return None

@@ -9,9 +9,9 @@ from partita.specs.profile import Constant, Profile
 
 
 def profile_toml(profile: Profile, table: str = "", *, named: bool = True) -> str:
-    """The fields of a profile; `table` is the table they are in, such as "profile", empty for a file of its own.
+    """The fields of a profile; `table` is the table they are in, such as "profile"; empty for a whole file.
 
-    Numbers keep four digits. `named` False leaves out the name, which a file in the catalogue has from its own.
+    Numbers keep four digits. `named` False leaves out the name: a file of the catalogue has its own.
     """
     return "\n".join(_lines(profile, table, named)) + "\n"
 

@@ -45,7 +45,7 @@ def test_an_exhibit_is_whole(name: str, exhibits: dict[str, Exhibit]):
     exhibit = exhibits[name]
     assert exhibit.name == name
     assert exhibit.tables
-    assert bool(exhibit.panels) == name.startswith("figure")
+    assert bool(exhibit.panels) == name.startswith(("figure", "fidelity"))
     assert "ound" in " ".join(exhibit.caption) or name in (
         "figure3",
         "table1",
@@ -74,7 +74,7 @@ def test_a_table_needs_no_more_columns_than_a_pipe_gets(name: str, exhibits: dic
             assert Measurement.get(console, console.options, part).maximum <= 160
 
 
-@pytest.mark.parametrize("name", [name for name in EXHIBITS if name.startswith("figure")])
+@pytest.mark.parametrize("name", [name for name in EXHIBITS if name.startswith(("figure", "fidelity"))])
 def test_a_figure_can_be_drawn(name: str, exhibits: dict[str, Exhibit]):
     figure, exhibit = picture(exhibits[name]), exhibits[name]
     assert [axes.get_xlabel() for axes in figure.axes] == [panel.x_label for panel in exhibit.panels]
@@ -91,7 +91,7 @@ def test_no_published_time_is_below_its_bound_and_no_mfu_above(exhibits: dict[st
                     shares.append(row["published_mfu"] / row["bound_mfu"])
     assert len(times) > 70
     assert len(shares) > 50
-    assert 1 < min(times) <= max(times) < 4
+    assert 1 < min(times) <= max(times) < 5
     assert 0.2 < min(shares) <= max(shares) < 1
 
 

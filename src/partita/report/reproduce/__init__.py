@@ -25,6 +25,7 @@ EXHIBITS: dict[str, str] = {
     "table2": "PaLM 540B's four scenarios on 64 chips",
     "table3": "PaLM 62B's four scenarios",
     "tableD": "hyperparameters, and total times beside FasterTransformer",
+    "fidelity": "estimates beside all published times: errors by table, intervals, constants",
 }
 """Name -> what it shows."""
 
@@ -41,6 +42,7 @@ _BUILDERS = {
     "table2": "tables:table2",
     "table3": "tables:table3",
     "tableD": "table_d:build",
+    "fidelity": "fidelity:build",
 }
 
 

@@ -1,0 +1,81 @@
+"""Intervals: their width from held-out errors, wider outside the region, and what they say of it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from partita.cost.interval import Asked, half_width, interval
+from partita.specs import Constant, Profile, Region
+
+REGION = Region(
+    parameters=(1e9, 8e9),
+    chips=(8, 64),
+    tokens=(1, 4096),
+    context=(128, 2048),
+    phases=("decode",),
+    layouts=("ws2d/batch",),
+)
+PROFILE = Profile(
+    name="made",
+    source="here",
+    constants={"matmul_share": Constant(value=0.5, fixed="given")},
+    region=REGION,
+    residuals=tuple(0.01 * i for i in range(-10, 10)),
+)
+INSIDE = Asked(parameters=4e9, chips=16, tokens=64, context=1000, phase="decode", layout="ws2d/batch")
+
+
+def asked(**other: object) -> Asked:
+    return Asked(**{**vars(INSIDE), **other})  # type: ignore[arg-type]
+
+
+def width(**other: object) -> float:
+    found = interval(PROFILE, asked(**other))
+    assert found.low * found.high == pytest.approx(1)
+    return math.log(found.high)
+
+
+def test_inside_it_is_as_wide_as_held_out_errors():
+    assert interval(PROFILE, INSIDE).extrapolated == ()
+    assert width() == pytest.approx(0.09)  # of 20 errors of up to 0.1 the 19th smallest
+
+
+@pytest.mark.parametrize(
+    ("other", "doublings", "sentence"),
+    [
+        ({"parameters": 16e9}, 1, "parameters of the model, fitted to"),
+        ({"parameters": 2.5e8}, 2, "parameters of the model, fitted to"),
+        ({"chips": 256}, 2, "chips, fitted to"),
+        ({"tokens": 16384}, 2, "tokens a step, fitted to"),
+        ({"context": 32}, 2, "positions of context, fitted to"),
+        ({"phase": "prefill"}, 1, "phase prefill, fitted to decode"),
+        ({"layout": "ws1d/heads"}, 1, "layout ws1d/heads, fitted to ws2d/batch"),
+    ],
+    ids=str,
+)
+def test_outside_it_is_wider_by_half_a_doubling_and_says_why(other: dict, doublings: int, sentence: str):
+    assert width(**other) == pytest.approx(0.09 * (1 + doublings / 2))
+    (said,) = interval(PROFILE, asked(**other)).extrapolated
+    assert sentence in said
+
+
+def test_several_quantities_outside_add_up():
+    assert width(chips=128, phase="prefill") == pytest.approx(0.09 * 2)
+    assert len(interval(PROFILE, asked(chips=128, phase="prefill")).extrapolated) == 2
+
+
+def test_nine_in_ten_new_errors_lie_within():
+    """The guarantee of split conformal prediction, over errors of a skewed and heavy-tailed kind."""
+    random = np.random.default_rng(0)
+    draws = random.standard_t(3, size=(4000, 31)) * 0.05 + 0.02
+    inside = [abs(draw[-1]) <= half_width(draw[:-1]) for draw in draws]
+    assert 0.88 < np.mean(inside) < 0.95
+
+
+def test_few_errors_give_a_wide_interval():
+    assert half_width(()) == 0.5
+    assert half_width((0.01, -0.02)) == 0.25
+    assert half_width((0.4,)) == 0.8
+    assert half_width([0.1] * 8) == 0.25
+    assert half_width([0.1] * 9) == 0.1

@@ -1,0 +1,78 @@
+"""The fidelity exhibit: every published time is in it, and its errors are those of its own rows."""
+
+import numpy as np
+import pytest
+
+from partita.report.reproduce import build
+from partita.report.reproduce.exhibit import Exhibit, Rows
+from partita.report.reproduce.fidelity_cells import cells
+from partita.report.reproduce.published import published
+from partita.report.reproduce.show import as_text, picture
+from partita.specs.catalogue import profile
+
+
+@pytest.fixture(scope="module")
+def exhibit() -> Exhibit:
+    return build("fidelity")
+
+
+@pytest.fixture(scope="module")
+def tables(exhibit: Exhibit) -> dict[str, Rows]:
+    return {table.title: table for table in exhibit.tables}
+
+
+def test_every_published_time_is_a_cell():
+    times = {round(cell.published, 6) for cell in cells()}
+    for row in published("table2").rows:
+        assert row["seconds"] in times
+    for row in published("ours-20-8").rows:
+        assert {row["prefill_ms"] / 1e3, row["decode_ms"] / 1e3} <= times
+    for row in published("fastertransformer-20-8").rows:
+        assert {row[column] / 1e3 for column in ("tp16_ms", "tp32_ms", "pp3_tp8_ms")} <= times
+    assert sum(cell.profile == "h100" for cell in cells()) == 357
+
+
+def test_bounds_are_below_every_published_time_and_estimate():
+    for cell in cells():
+        assert cell.bound < cell.published, cell.name
+        assert cell.bound <= cell.estimate, cell.name
+        assert cell.low < cell.estimate < cell.high
+
+
+def test_errors_by_table_are_those_of_the_cells(tables: dict[str, Rows]):
+    for row in tables["Errors by table"].rows:
+        name, whole = row["table"].removesuffix(", all"), row["table"].endswith(", all")
+        group = [c for c in cells() if (c.profile if whole else c.table) == name]
+        group = [cell for cell in group if cell.fitted == row["fitted"]]
+        sizes = [abs(cell.estimate - cell.published) / cell.published for cell in group]
+        assert row["cells"] == len(group)
+        assert row["median_error"] == pytest.approx(np.median(sizes))
+        assert row["p90_error"] == pytest.approx(np.percentile(sizes, 90))
+        assert row["worst_error"] == pytest.approx(max(sizes))
+
+
+def test_targets_of_the_two_published_profiles_are_met(tables: dict[str, Rows]):
+    rows = {(row["table"], row["fitted"]): row for row in tables["Errors by table"].rows}
+    tpu, gpu = rows["tpu-v4, all", True], rows["a100, all", True]
+    assert tpu["median_error"] < 0.03
+    assert tpu["worst_error"] < 0.12
+    assert gpu["median_error"] < 0.04
+    assert gpu["worst_error"] < 0.20
+    assert rows["tpu-v4: Figure 1, text", False]["worst_error"] < 0.03
+
+
+def test_every_constant_has_an_interval_or_a_reason(tables: dict[str, Rows]):
+    (constants,) = (table for title, table in tables.items() if title.startswith("Constants"))
+    assert {row["profile"] for row in constants.rows} == {cell.profile for cell in cells()}
+    for row in constants.rows:
+        constant = profile(row["profile"]).constants[row["constant"]]
+        assert (row["low"] is None) == (row["high"] is None) == (constant.fixed is not None)
+        assert row["meaning"]
+
+
+def test_it_is_shown_and_drawn(exhibit: Exhibit):
+    assert as_text(exhibit)
+    assert len(picture(exhibit).axes) >= 2
+    for series in exhibit.panels[1].series:
+        assert list(series.y) == sorted(series.y)
+        assert 0 < series.y[0] < series.y[-1] <= 1

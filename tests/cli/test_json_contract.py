@@ -43,7 +43,7 @@ def check_prediction(found: dict[str, Any], phase: str) -> None:
     }
     for key, kind in kinds.items():
         assert isinstance(found[key], kind), key
-    assert found["estimate"] is None
+    check_estimate(found)
     assert found["phase"] == phase
     assert {"ffn", "attention", "mesh", "roles"} <= found["layout"].keys()
     assert found["layout"]["roles"].keys() == found["layout"]["mesh"].keys()
@@ -55,6 +55,27 @@ def check_prediction(found: dict[str, Any], phase: str) -> None:
         assert collective.keys() >= {"kind", "axes", "bytes", "messages"}
         assert collective["kind"] in COLLECTIVES
         assert set(collective["axes"]) <= found["layout"]["mesh"].keys()
+
+
+def check_estimate(found: dict[str, Any]) -> None:
+    """Above the bound, in its interval, and what MFU and cost are made of."""
+    estimate, tokens = found["estimate"], found["tokens_per_step"]
+    assert estimate["profile"] == "tpu-v4"
+    assert estimate["step_seconds"] >= found["bound"]["step_seconds"]
+    assert estimate["total_seconds"] >= found["bound"]["total_seconds"]
+    for whole, around in (("step_seconds", "interval"), ("total_seconds", "total_interval")):
+        low, high = estimate[around]
+        assert 0 < low < estimate[whole] < high
+    assert all(isinstance(sentence, str) for sentence in estimate["extrapolated"])
+    cost = found["chips"] * estimate["step_seconds"] / tokens
+    assert found["chip_seconds_per_token"] == pytest.approx(cost)
+
+
+def test_a_cluster_without_a_profile_has_no_estimate(partita: Partita):
+    found = partita("predict", "palm-8b", "--on", "tpu-v5p:2x2x2", "--phase", "decode", "--json").json
+    assert found["estimate"] is None
+    cost = found["chips"] * found["bound"]["step_seconds"] / found["tokens_per_step"]
+    assert found["chip_seconds_per_token"] == pytest.approx(cost)
 
 
 def test_predict(partita: Partita):

@@ -81,8 +81,10 @@ def test_latency_is_prefill_switch_and_every_step_on_the_cache_of_its_time(pair:
 
 def test_costs_are_chips_times_time_over_tokens(pair: Pair):
     decode, workload = pair.decode, pair.decode.setting.workload
-    assert decode.chip_seconds_per_token == pytest.approx(64 * decode.step_seconds / 64)
-    assert pair.prefill.chip_seconds_per_token == pytest.approx(64 * pair.prefill.step_seconds / (16 * 2048))
+    for phase, tokens in ((decode, 64), (pair.prefill, 16 * 2048)):
+        assert phase.bound_chip_seconds_per_token == pytest.approx(64 * phase.step_seconds / tokens)
+        assert phase.estimate is not None
+        assert phase.chip_seconds_per_token == pytest.approx(64 * phase.estimate.step_seconds / tokens)
     rounds = 4 * (pair.prefill.total_seconds + pair.switch_seconds)
     everything = 64 * (rounds + decode.total_seconds)
     assert pair.chip_seconds_per_output_token == pytest.approx(everything / (64 * workload.output))
@@ -91,7 +93,11 @@ def test_costs_are_chips_times_time_over_tokens(pair: Pair):
 def test_mfu_is_two_flops_a_parameter_a_token(pair: Pair):
     decode, setting = pair.decode, pair.decode.setting
     peak = setting.cluster.chip.peak_flops["bf16"]
-    assert decode.mfu == pytest.approx(2 * setting.model.parameters * 64 / (64 * peak * decode.step_seconds))
+    work = 2 * setting.model.parameters * 64 / (64 * peak)  # seconds at peak
+    assert decode.bound_mfu == pytest.approx(work / decode.step_seconds)
+    assert decode.estimate is not None
+    assert decode.mfu == pytest.approx(work / decode.estimate.step_seconds)
+    assert decode.mfu < decode.bound_mfu
 
 
 def test_a_step_is_the_larger_of_compute_and_memory_and_then_communication(pair: Pair):

@@ -7,6 +7,7 @@ from tests.report.shown import text_of
 
 from partita.report import tables
 from partita.sharding.roles import parse_layout
+from partita.specs import format_seconds
 
 SMALL = setting("palm-8b", "tpu-v4:2x2x2", prompt=512, output=16, batch=32)
 
@@ -42,12 +43,36 @@ def test_each_phase_has_a_column_and_every_row_both():
     assert row(text, "layout") == ["wg-x/heads", "ws2d/batch"]
     assert row(text, "batch") == ["32", "32"]
     assert row(text, "tokens a step") == [f"{32 * 512:,}", "32"]
-    assert row(text, "MFU (2N a token), at most") == [f"{p.mfu:.1%}" for p in found]
-    assert row(text, "chip-ms per token, at least") == [
-        f"{p.chip_seconds_per_token * 1e3:.3g}" for p in found
-    ]
+    assert row(text, "step, bound") == [format_seconds(p.step_seconds) for p in found]
     for absent in ("stages", "waiting for other stages", "prompt  "):
         assert absent not in text
+
+
+def test_an_estimate_stands_beside_the_bound_and_neither_is_the_other():
+    found = [phase_of(SMALL, phase, "ws2d/batch") for phase in ("prefill", "decode")]
+    text = text_of(tables.predictions(found))
+    mfu, cost = row(text, "MFU (2N a token), estimated"), row(text, "chip-ms per token, estimated")
+    for p, steps, mine, costs in zip(found, row(text, "step, estimated"), mfu, cost, strict=True):
+        assert p.estimate is not None
+        assert p.estimate.step_seconds > p.step_seconds
+        assert steps.startswith(f"{format_seconds(p.estimate.step_seconds)} (")
+        tokens, chips = p.tokens_per_step, 8
+        done, ideal = 2 * SMALL.model.parameters * tokens, chips * 275e12
+        shares = [done / (ideal * seconds) for seconds in (p.estimate.step_seconds, p.step_seconds)]
+        assert mine == f"{shares[0]:.1%} (at most {shares[1]:.1%})"
+        spent = [1e3 * chips * seconds / tokens for seconds in (p.estimate.step_seconds, p.step_seconds)]
+        assert costs == f"{spent[0]:.3g} (at least {spent[1]:.3g})"
+
+
+def test_without_a_profile_there_are_bounds_and_no_word_of_estimates():
+    given = setting("palm-8b", "tpu-v5p:2x2x2", prompt=512, output=16, batch=32)
+    found = phase_of(given, "decode", "ws2d/batch")
+    assert found.estimate is None
+    text = text_of(tables.predictions([found]))
+    assert "estimate" not in text
+    share = 2 * given.model.parameters * 32 / (8 * 459e12 * found.step_seconds)
+    assert row(text, "MFU (2N a token), at most") == [f"{share:.1%}"]
+    assert row(text, "chip-ms per token, at least") == [f"{1e3 * 8 * found.step_seconds / 32:.3g}"]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ def command(
     if json:
         show_json(found.as_json())
         return
+    from partita.report.expected import note
     from partita.report.tables import predictions
 
-    show(predictions([found]))
+    show(predictions([found]), note([found]))

@@ -18,12 +18,16 @@ from partita.specs.profile import Profile
 
 @dataclass(frozen=True)
 class Expected:
-    """`parts`: what a chip of the busiest pipeline stage does in a step; its host time is in no stage."""
+    """`ledger`: what a chip of the busiest pipeline stage does in a step, cut as the runtime cuts it.
+
+    `parts`: that in seconds; the host's are in no stage.
+    """
 
     step_seconds: float
     total_seconds: float
     interval: Interval
     profile: Profile
+    ledger: Ledger
     parts: Estimate
 
     @property
@@ -58,13 +62,15 @@ def expect(work: Work, busiest: Ledger) -> Expected | None:
     if profile is None:
         return None
     timed, clock = _as_run(work, profile), EstimateClock(work.setting, profile)
+    ledger = busiest if timed is work else timed.busiest(timed.longest).ledger
     return Expected(
         # no stage is below its bound, but a runtime may cut the batch otherwise than the bound does
         step_seconds=max(timed.step_seconds(timed.longest, clock), work.step_seconds(work.longest)),
         total_seconds=max(timed.total_seconds(clock), work.total_seconds()),
         interval=interval(profile, asked_of(work)),
         profile=profile,
-        parts=estimate(busiest, work.setting.peaks, profile),
+        ledger=ledger,
+        parts=estimate(ledger, work.setting.peaks, profile),
     )
 
 

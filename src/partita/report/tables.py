@@ -1,4 +1,4 @@
-"""Predictions and plans as tables for people. Knows nothing about how the numbers were made."""
+"""Predictions as tables for people, bound beside estimate. Knows nothing about how the numbers were made."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partita.cost.prediction import Prediction
+from partita.report import expected
 from partita.sharding.roles import Roles
 from partita.specs.units import format_bytes, format_count, format_seconds
 
@@ -57,38 +58,63 @@ def attention_split(prediction: Prediction) -> str:
 
 
 def predictions(found: list[Prediction]) -> Table:
-    """Side by side, a column a phase."""
+    """Side by side, a column a phase; all on one cluster, so that all have an estimate or none has."""
     table = columns("", *(p.phase for p in found))
-    rows = {
-        "layout": [str(p.layout.roles) for p in found],
-        "attention splits": [attention_split(p) for p in found],
-        "batch": [str(p.batch) for p in found],
-        "tokens a step": [f"{p.tokens_per_step:,}" for p in found],
-        "stages": [_stages(p) for p in found],
-        "prompt": [_portions(p) for p in found],
-        "step, bound": [format_seconds(p.step_seconds) for p in found],
-        "  compute": [format_seconds(float(p.bound.compute_seconds)) for p in found],
-        "  memory": [format_seconds(float(p.bound.memory_seconds)) for p in found],
-        "  communication": [format_seconds(float(p.bound.communication_seconds)) for p in found],
-        "  waiting for other stages": [_wait(p) for p in found],
-        "phase, bound": [format_seconds(p.total_seconds) for p in found],
-        "binds": [binding_text(p.bound.binds) for p in found],
-        "MFU (2N a token), at most": [f"{p.bound_mfu:.1%}" for p in found],
-        "chip-ms per token, at least": [f"{p.bound_chip_seconds_per_token * 1e3:.3g}" for p in found],
-        "memory per chip": [_memory(p) for p in found],
-        "longest context": [format_count(p.max_context) for p in found],
-        "largest batch": [format_count(p.max_batch) for p in found],
-    }
-    for name, cells in rows.items():
-        if not any(cells):
-            continue
-        table.add_row(name, *(Text(cell) for cell in cells))
+    rows = [
+        ("layout", [str(p.layout.roles) for p in found]),
+        ("attention splits", [attention_split(p) for p in found]),
+        ("batch", [str(p.batch) for p in found]),
+        ("tokens a step", [f"{p.tokens_per_step:,}" for p in found]),
+        ("stages", [_stages(p) for p in found]),
+        ("prompt", [_portions(p) for p in found]),
+        *_estimated(found),
+        ("step, bound", [format_seconds(p.step_seconds) for p in found]),
+        ("  compute", [format_seconds(float(p.bound.compute_seconds)) for p in found]),
+        ("  memory", [format_seconds(float(p.bound.memory_seconds)) for p in found]),
+        ("  communication", [format_seconds(float(p.bound.communication_seconds)) for p in found]),
+        ("  waiting for other stages", [_wait(p) for p in found]),
+        ("phase, bound", [format_seconds(p.total_seconds) for p in found]),
+        ("binds", [binding_text(p.bound.binds) for p in found]),
+        *_merit(found),
+        ("memory per chip", [_memory(p) for p in found]),
+        ("longest context", [format_count(p.max_context) for p in found]),
+        ("largest batch", [format_count(p.max_batch) for p in found]),
+    ]
+    for name, cells in rows:
+        if any(cells):
+            table.add_row(name, *map(Text, cells))
     if found[0].padding:
-        for p in found:
-            padded = ", ".join(f"{k} {v['from']} -> {v['to']}" for k, v in p.padding.items())
-            table.add_row("padding", Text(f"{padded}: {format_count(p.padded_parameters)} parameters more"))
-            break
+        padded = ", ".join(f"{k} {v['from']} -> {v['to']}" for k, v in found[0].padding.items())
+        more = format_count(found[0].padded_parameters)
+        table.add_row("padding", Text(f"{padded}: {more} parameters more"))
     return table
+
+
+def _estimated(found: list[Prediction]) -> list[tuple[str, list[str]]]:
+    """The rows of the estimate, empty where there is none; parts that take no time are empty too."""
+    parts = [expected.parts(p) for p in found]
+    names = dict.fromkeys(name for each in parts for name in each)
+    return [
+        ("step, estimated", [expected.step_text(p.estimate) for p in found]),
+        *((f"  {n}", [format_seconds(each[n]) if each[n] else "" for each in parts]) for n in names),
+        ("phase, estimated", [expected.phase_text(p.estimate) for p in found]),
+    ]
+
+
+def _merit(found: list[Prediction]) -> list[tuple[str, list[str]]]:
+    """MFU and cost: as estimated, with what the bound allows beside it; or that alone."""
+    most = [f"{p.bound_mfu:.1%}" for p in found]
+    least = [f"{p.bound_chip_seconds_per_token * 1e3:.3g}" for p in found]
+    if found[0].estimate is None:
+        return [("MFU (2N a token), at most", most), ("chip-ms per token, at least", least)]
+    pairs = list(zip(found, most, least, strict=True))
+    return [
+        ("MFU (2N a token), estimated", [f"{p.mfu:.1%} (at most {most})" for p, most, _ in pairs]),
+        (
+            "chip-ms per token, estimated",
+            [f"{p.chip_seconds_per_token * 1e3:.3g} (at least {least})" for p, _, least in pairs],
+        ),
+    ]
 
 
 def _memory(prediction: Prediction) -> str:

@@ -1,0 +1,88 @@
+"""Estimates for people: ranges in one unit, parts that add up, one sentence on what is extrapolated."""
+
+import pytest
+from tests.planner.pairs import phase_of
+from tests.planner.settings import palm, setting
+
+from partita.cost.prediction import Prediction, Setting, predict
+from partita.report.expected import NO_PROFILE, note, parts, phase_text, range_text, step_text
+from partita.sharding.mesh import Mesh
+from partita.sharding.roles import parse_layout
+from partita.specs import Formats, Workload, catalogue_model, parse_cluster
+
+UNSEEN = setting("palm-8b", "tpu-v5p:2x2x2", batch=4)
+
+
+def staged(batch: int) -> Prediction:
+    """Three stages of eight, of a runtime that cuts a batch only where the stages divide it."""
+    on, workload = parse_cluster("a100-80g:3x8"), Workload(prompt=20, output=8, batch=batch)
+    given = Setting(catalogue_model("mt-nlg-530b"), on, Mesh.of((1, 8)), Formats(), workload, 3)
+    return predict(given, "decode", parse_layout("ws1d/heads", "xy"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "around", "text"),
+    [
+        (31.2e-3, (28e-3, 34.7e-3), "31.2 ms (28 to 34.7 ms)"),
+        (1.0, (0.9, 1.1), "1 s (900 ms to 1.1 s)"),
+        (85.0, (80.0, 90.0), "85 s (80 to 90 s)"),
+    ],
+)
+def test_a_range_is_in_one_unit_where_it_can_be(seconds: float, around: tuple[float, float], text: str):
+    assert range_text(seconds, around) == text
+
+
+def test_of_step_and_of_phase():
+    found = phase_of(palm(batch=64, context=2112), "decode", "ws2d/batch").estimate
+    assert found is not None
+    assert step_text(found) == range_text(found.step_seconds, found.step_interval)
+    assert phase_text(found) == range_text(found.total_seconds, found.total_interval)
+    assert step_text(None) == phase_text(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "waits"),
+    [
+        (phase_of(palm(batch=64), "decode", "ws2d/batch"), False),
+        (phase_of(palm(batch=4), "prefill", "wg-xyz/batch"), False),
+        (phase_of(setting("llama-3-8b", "h100:1x8", batch=8), "decode", "ws1d/heads"), False),
+        (staged(24), True),
+        (staged(256), True),  # cut in one by the runtime, in three by the bound
+    ],
+)
+def test_the_parts_add_up_to_the_step(found: Prediction, waits: bool):
+    estimate, each = found.estimate, parts(found)
+    assert estimate is not None
+    assert sum(each.values()) == pytest.approx(estimate.step_seconds, rel=1e-12)
+    assert all(seconds >= 0 for seconds in each.values())
+    assert each["communication"] == pytest.approx(float(estimate.parts.communication_seconds))
+    assert (each["waiting for other stages"] > 0) == waits
+
+
+def test_one_microbatch_waits_two_thirds_of_three_stages():
+    each = parts(staged(256))
+    waits = each.pop("waiting for other stages")
+    assert waits == pytest.approx(2 * sum(each.values()), rel=0.1)  # hops and the last stage's logits aside
+
+
+def test_without_a_profile_there_are_no_parts_and_it_is_said():
+    found = phase_of(UNSEEN, "decode", "ws2d/batch")
+    assert parts(found) == {}
+    assert note([found]).plain == NO_PROFILE
+
+
+def test_what_is_extrapolated_is_one_sentence_and_all_of_it():
+    inside = phase_of(palm(Formats(weights="int8"), batch=64, context=2048), "decode", "ws2d/batch")
+    assert inside.estimate is not None
+    assert inside.estimate.interval.extrapolated == ()
+    assert "Nothing is extrapolated" in note([inside]).plain
+    given = palm(batch=4, prompt=100_000)
+    outside = [phase_of(given, phase, "wg-x/batch") for phase in ("prefill", "decode")]
+    text = note(outside).plain
+    assert "profile tpu-v4" in text
+    for p in outside:
+        assert p.estimate is not None
+        sentences = p.estimate.interval.extrapolated
+        assert sentences
+        assert f"{p.phase} ({'; '.join(sentences)})" in text
+    assert text.count("Extrapolated") == 1

@@ -150,8 +150,9 @@ def test_explain(partita: Partita):
     assert (phase["phase"], phase["layout"]) == ("decode", "ws2d/batch")
     keys = {"op", "before", "after", "flops", "memory_bytes", "sent_bytes", "bound_seconds", "share"}
     assert all(keys <= op.keys() for op in phase["ops"])
-    seconds = sum(op["bound_seconds"] for op in phase["ops"])
-    assert seconds == pytest.approx(predicted["bound"]["step_seconds"], rel=1e-9)
+    for name in ("bound", "estimate"):
+        seconds = sum(op["bound_seconds" if name == "bound" else "estimated_seconds"] for op in phase["ops"])
+        assert seconds == pytest.approx(predicted[name]["step_seconds"], rel=1e-9)
 
 
 def test_models_have_exact_parameters(partita: Partita):
@@ -236,12 +237,16 @@ def test_a_folder_with_a_config_can_be_planned(partita: Partita, config: Path):
         (("clusters",), ["tpu-v4", "275T"]),
         (
             (*PREDICT, "--batch", 64, "--weights", "int8"),
-            ["ws2d/batch", "memory per chip", "weights 8.44 GB"],
+            ["ws2d/batch", "memory per chip", "weights 8.44 GB", "step, estimated", "profile tpu-v4"],
+        ),
+        (
+            ("predict", "palm-8b", "--on", "tpu-v5p:2x2x2", "--phase", "decode"),
+            ["step, bound", "no profile for this cluster: bound only", "partita calibrate"],
         ),
         (("plan", "palm-8b", "--on", "tpu-v4:2x2x2", "--batch", 4), ["runner-up", "prefill: ", "decode: "]),
         (("explain", *PREDICT[1:]), ["partialsum-x", "reduce-scatter x118", "weights stored as"]),
     ],
-    ids=["models", "clusters", "predict", "plan", "explain"],
+    ids=["models", "clusters", "predict", "predict without a profile", "plan", "explain"],
 )
 def test_tables_for_people(arguments: tuple[object, ...], expected: list[str], partita: Partita):
     ran = partita(*arguments)

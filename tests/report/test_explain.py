@@ -2,17 +2,21 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
 from partita.cost.prediction import Phase, Prediction, Setting, predict
-from partita.report.explain import explanation, operations
+from partita.report.expected import NO_PROFILE, step_text
+from partita.report.explain import explanation
+from partita.report.operations import operations
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
 from partita.sharding.spec import parse
-from partita.specs import Formats, Workload, catalogue_model, parse_cluster
+from partita.specs import Formats, Workload, catalogue_model, format_seconds, parse_cluster
+from partita.specs.profile import Constant, Profile
 
 LAYOUTS = ["ws1d/heads", "ws2d/batch", "wg-x/heads", "wg-xyz/batch", "x=e,y=f-gathered,z=replica/heads"]
 
@@ -44,6 +48,80 @@ def test_the_times_add_up_to_the_steps_bound(layout: str, phase: Phase, batch: i
     for row in rows:
         assert row["share"] == pytest.approx(row["bound_seconds"] / found.step_seconds)
         assert row["bound_seconds"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("phase", "batch", "model", "cluster", "stages", "layout"),
+    [
+        ("prefill", 512, "palm-540b", "tpu-v4:4x4x4", 1, "wg-xyz/batch"),
+        ("decode", 64, "palm-540b", "tpu-v4:4x4x4", 1, "ws2d/batch"),  # communication the most of it
+        ("decode", 8, "llama-3-8b", "h100:1x8", 1, "ws1d/heads"),  # time by layer
+        ("decode", 4, "llama-3-70b", "tpu-v5e:4x4", 1, "ws1d/heads"),
+        ("decode", 24, "mt-nlg-530b", "a100-80g:3x8", 3, "ws1d/heads"),
+        ("decode", 256, "mt-nlg-530b", "a100-80g:3x8", 3, "ws1d/heads"),  # cut in one by the runtime
+        ("prefill", 1, "mt-nlg-530b", "a100-80g:3x8", 3, "ws1d/heads"),
+    ],
+)
+def test_the_estimated_times_add_up_to_the_estimated_step(
+    phase: Phase, batch: int, model: str, cluster: str, stages: int, layout: str
+):
+    on, workload = parse_cluster(cluster), Workload(prompt=20, output=8, batch=batch)
+    mesh = Mesh.of(on.shape if stages == 1 else (1, 8))
+    setting = Setting(catalogue_model(model), on, mesh, Formats(), workload, stages)
+    found = predict(setting, phase, parse_layout(layout, mesh.axes))
+    rows = operations(found)
+    assert found.estimate is not None
+    seconds = {(row["scope"], row["op"]): row["estimated_seconds"] for row in rows}
+    assert sum(row["estimated_seconds"] for row in rows) == pytest.approx(
+        found.estimate.step_seconds, rel=1e-9
+    )
+    assert min(row["estimated_seconds"] for row in rows) >= 0
+    if model == "llama-3-8b":
+        assert seconds["layer", "time that no count explains"] == pytest.approx(
+            32
+            * (
+                found.estimate.profile.value("layer_seconds")
+                + 8 * found.estimate.profile.value("sequence_seconds")
+            )
+        )
+    console = Console(width=300, record=True, file=StringIO())
+    console.print(explanation(found))
+    text = console.export_text()
+    assert f"estimated {step_text(found.estimate)}" in text
+    assert "FLOPs" in text
+    assert all(format_seconds(row["estimated_seconds"]) in text for row in rows)
+
+
+def test_a_matmul_takes_its_share_of_the_peak_and_hidden_bytes_take_nothing():
+    """Half of the bytes hidden, all at half of the peak: matmuls take twice their bound, collectives it."""
+    constants = {"matmul_share": 0.5, "memory_share": 0.5, "hidden_share": 0.5, "torus/share": 0.5}
+    profile = Profile(
+        name="half",
+        source="made for this test",
+        constants={name: Constant(value=value, fixed="a test's") for name, value in constants.items()},
+    )
+    plain = prediction("prefill", "wg-xyz/batch", 512)
+    cluster = plain.setting.cluster.model_copy(update={"profile": profile})
+    found = predict(replace(plain.setting, cluster=cluster), "prefill", plain.layout.roles)
+    for row in operations(found):
+        if row["op"] == "BLE,EMF->BLMF":
+            assert row["estimated_seconds"] == pytest.approx(2 * row["bound_seconds"])
+        if row["axes"] == "xyz":  # all links of the chip
+            assert row["estimated_seconds"] == pytest.approx(row["bound_seconds"])
+
+
+def test_without_a_profile_there_is_no_column_of_estimates():
+    on = parse_cluster("tpu-v5p:2x2x2")
+    setting = Setting(
+        catalogue_model("palm-8b"), on, Mesh.of(on.shape), Formats(), Workload(prompt=64, output=8, batch=8)
+    )
+    found = predict(setting, "decode", parse_layout("ws2d/batch", "xyz"))
+    assert {row["estimated_seconds"] for row in operations(found)} == {None}
+    console = Console(width=300, record=True, file=StringIO())
+    console.print(explanation(found))
+    text = console.export_text()
+    assert "estimated" not in text
+    assert NO_PROFILE in text
 
 
 @pytest.mark.parametrize(("batch", "phase"), [(1, "decode"), (3, "decode"), (1, "prefill"), (64, "prefill")])

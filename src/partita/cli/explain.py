@@ -11,7 +11,8 @@ from partita.cli import predict as p
 from partita.cli.output import show, show_json
 from partita.errors import InputError
 from partita.planner.saved import load_plan
-from partita.report.explain import explanation, operations
+from partita.report.explain import explanation
+from partita.report.operations import operations
 
 What = Annotated[
     str, typer.Argument(metavar="PLAN|MODEL", help="A plan.json of `plan --save`, or MODEL with --on.")
@@ -40,7 +41,7 @@ def command(
     reduce: o.Reduce = "f32",
     json: o.AsJson = False,
 ) -> None:
-    """Show every operation: shardings in the paper's notation, bytes, bound time and share."""
+    """Show every operation: shardings in the paper's notation, bytes, its time by bound and estimate."""
     if on is None:
         for name, value in context_of_call.params.items():
             source = context_of_call.get_parameter_source(name)

@@ -97,8 +97,11 @@ def _draw_series(ax: Axes, series: Series, name_kind: bool) -> None:
             zorder=4,
         )
         return
+    if series.band:
+        corners: Any = list(zip(*series.band, strict=True))
+        ax.fill(*corners, facecolor=colour, edgecolor=colour, linewidth=0.5, alpha=0.18, zorder=1)
     style = "dashed" if series.dashed else "solid"
-    name = f"{series.label} ({series.kind})" if name_kind else series.label
+    name = f"{series.label} ({series.kind})" if name_kind and series.label != series.kind else series.label
     width, marker = (1.4, "o") if series.kind == "bound" else (1.8, "s")
     ax.plot(
         series.x,

@@ -41,6 +41,7 @@ class Series:
     hollow: tuple[bool, ...] = ()  # points that cannot be run; none, or one each
     colour: int = 0
     dashed: bool = False
+    band: tuple[tuple[float, float], ...] = ()  # corners of the area the points may lie in, all around it
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from partita.errors import InputError
 from partita.planner.ask import Ask
+from partita.planner.by import By, parse_by
 from partita.planner.chips import parse_clusters
 from partita.planner.pair import Objective, parse_objective
 from partita.planner.plan import Plan, best_plan
@@ -40,12 +41,14 @@ def plan(
     max_chips: int | None = None,
     memory: str | None = None,
     rate: str | None = None,
+    by: By | None = None,
     top: int = 5,
 ) -> Plan:
     """The best layouts of both phases, as `partita plan` chooses them; arguments as its options.
 
-    `on` may be `h100:auto`, and `formats` several, to choose from. Raises InputError for wrong input, and
-    where nothing fits or keeps the limits.
+    `on` may be `h100:auto`, and `formats` several, to choose from. `by`: rank and limit by the "bound" or the
+    "estimate", which is usual where the cluster has a profile. Raises InputError for wrong input, and where
+    nothing fits or keeps the limits.
     """
     if batch == "auto" and prefill_batch not in (None, "auto"):
         raise InputError("prefill_batch", prefill_batch, "needs a batch: with auto both batches are chosen")
@@ -75,6 +78,7 @@ def plan(
         max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max_tpot"),
         rate=None if rate is None else parse_rate(rate, "rate"),
         memory_bytes=None if memory is None else parse_bytes(memory, "memory"),
+        by=None if by is None else parse_by(by),
     )
     return best_plan(ask.questions(), top=top)
 

@@ -50,6 +50,7 @@ def command(
     activations: o.Activations = "bf16",
     reduce: o.Reduce = "f32",
     objective: p.ObjectiveText = None,
+    by: p.ByText = None,
     max_ttft: p.MaxTtft = None,
     max_tpot: p.MaxTpot = None,
     max_chips: p.MaxChips = None,
@@ -76,7 +77,7 @@ def command(
     save: Annotated[Path | None, typer.Option("--save", help="Write the plan as JSON.")] = None,
     json: o.AsJson = False,
 ) -> None:
-    """Choose the layouts of both phases that serve the objective best, by the bound."""
+    """Choose the layouts of both phases that serve the objective best, by the estimate or the bound."""
     ask, traffic = p.read_ask(locals())
     paid = None if price is None else parse_price(price)
     other = None if compare is None else _other(compare)

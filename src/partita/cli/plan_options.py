@@ -12,6 +12,7 @@ import typer
 from partita.cli import options as o
 from partita.errors import InputError
 from partita.planner.ask import Ask, formats_of
+from partita.planner.by import BYS, parse_by
 from partita.planner.chips import parse_clusters
 from partita.planner.pair import parse_objective
 from partita.planner.regimes import REGIMES, Regime, regime
@@ -58,6 +59,14 @@ WeightsText = Annotated[Text, typer.Option("--weights", help="bf16 (unless given
 KvText = Annotated[Text, typer.Option("--kv", help="bf16 (unless given), int8, f32, or auto.")]
 ObjectiveText = Annotated[
     Text, typer.Option("--objective", help="latency (unless given), cost, throughput or context.")
+]
+ByText = Annotated[
+    Text,
+    typer.Option(
+        "--by",
+        metavar="|".join(BYS),
+        help="What is ranked and limited: the estimate where the cluster has a profile, else the bound.",
+    ),
 ]
 MaxTtft = Annotated[Text, typer.Option("--max-ttft", help="Limit on the time to first token: 300ms.")]
 MaxTpot = Annotated[Text, typer.Option("--max-tpot", help="Limit on a decode step: 30ms.")]
@@ -116,6 +125,7 @@ def read_ask(given: dict[str, Any]) -> tuple[Ask, Traffic | None]:
         max_tpot=None if given["max_tpot"] is None else parse_duration(given["max_tpot"], "max-tpot"),
         rate=None if given["rate"] is None else parse_rate(given["rate"], "rate"),
         memory_bytes=None if given["memory"] is None else parse_bytes(given["memory"], "memory"),
+        by=None if given["by"] is None else parse_by(given["by"]),
     )
     return ask, traffic
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from partita.cost.bound import Bound, bound
+from partita.cost.estimate import estimate
 from partita.cost.expected import Expected, expect
 from partita.cost.ledger import plain_number
 from partita.cost.limits import largest
@@ -20,6 +21,7 @@ from partita.cost.step import Step, price_switch
 from partita.cost.work import Work
 from partita.sharding.layout import Layout, Storage, plan_storage
 from partita.sharding.roles import Roles
+from partita.specs.profile import Profile
 
 __all__ = ["SCHEMA", "Phase", "Prediction", "Setting", "predict", "switch_seconds"]
 
@@ -250,9 +252,12 @@ def predict(setting: Setting, phase: Phase, roles: Roles, storage: Storage | Non
     return Prediction(setting, phase, layout, step, bound(step.ledger, setting.peaks), work)
 
 
-def switch_seconds(prefill: Prediction, decode: Prediction) -> float:
-    """Bound of moving one prefill's keys and values to decode's sharding, once; every stage moves its own."""
-    setting = decode.setting
+def switch_seconds(prefill: Prediction, decode: Prediction, profile: Profile | None = None) -> float:
+    """Moving one prefill's keys and values to decode's sharding, once; every stage moves its own.
+
+    The bound, or with a profile the estimate: its transfers and messages, none hidden.
+    """
+    setting, peaks = decode.setting, decode.setting.peaks
     ledgers = [
         price_switch(
             setting.model,
@@ -266,4 +271,6 @@ def switch_seconds(prefill: Prediction, decode: Prediction) -> float:
         )
         for part in set(setting.parts)
     ]
-    return max(float(bound(ledger, setting.peaks).communication_seconds) for ledger in ledgers)
+    if profile is not None:
+        return max(float(estimate(ledger, peaks, profile).device_seconds) for ledger in ledgers)
+    return max(float(bound(ledger, peaks).communication_seconds) for ledger in ledgers)

@@ -12,6 +12,7 @@ from itertools import product as every
 from partita.cost.parts import split_layers
 from partita.cost.setting import slowest_axis, stage_of
 from partita.errors import InputError
+from partita.planner.by import By, by_of
 from partita.planner.pair import Objective, prompts_of
 from partita.planner.question import Question
 from partita.sharding.mesh import Mesh
@@ -36,7 +37,8 @@ class Ask:
     them to the planner. clusters, formats: to choose from. mesh: fixed, for one cluster. stages: of a
     pipeline; None for every number that divides the nodes. auto_chunk: chunks of a prompt are chosen too.
     Limits in seconds; rate: prompts per second to sustain. memory_bytes: of one chip, where less than all may
-    be used. traffic: requests that are not all alike, whose means the workload has.
+    be used. traffic: requests that are not all alike, whose means the workload has. by: which time is minimised
+    and limited; None for the estimate where every cluster has a profile, else the bound.
     """
 
     model: Model
@@ -54,6 +56,7 @@ class Ask:
     rate: float | None = None
     memory_bytes: int | None = None
     traffic: Traffic | None = None
+    by: By | None = None
 
     def batches(self, chips: int) -> tuple[int, ...]:
         """Of decode, on so many chips. No larger batch has a lower latency or a longer context, but it may
@@ -84,6 +87,7 @@ class Ask:
         """Everything to search; raises InputError on what cannot be asked together."""
         if self.mesh is not None and len(self.clusters) > 1:
             raise InputError("mesh", self.mesh, "fits one cluster; name one with its shape")
+        by = by_of(self.clusters, self.by)
         found = [
             Question(
                 self.model,
@@ -100,6 +104,7 @@ class Ask:
                 self.rate,
                 self.auto_chunk or self.workload.chunk is not None,
                 self.traffic,
+                by,
             )
             for cluster in map(self._limited, self.clusters)
             for stages in self._stages(cluster)

@@ -43,6 +43,7 @@ class Exact:
             yield Pair(
                 self._predict(setting, "prefill", theirs, storage),
                 self._predict(setting, "decode", mine, storage),
+                question.ranked_by,
             )
             if not any(not piece.kind.stored and not piece.part for piece in (*decode, *prefill)):
                 return

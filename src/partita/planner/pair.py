@@ -11,6 +11,7 @@ from typing import Literal
 from partita.cost.prediction import Prediction, switch_seconds
 from partita.cost.setting import Setting
 from partita.errors import InputError
+from partita.planner.by import By, expected, step_seconds, total_seconds
 from partita.specs.workload import Workload
 
 Objective = Literal["latency", "cost", "throughput", "context"]
@@ -26,42 +27,63 @@ def parse_objective(text: str) -> Objective:
 
 @dataclass(frozen=True)
 class Pair:
-    """One layout for each phase on one storage, priced."""
+    """One layout for each phase on one storage, priced; its seconds and costs are bounds or, by the profile of
+    its cluster, estimates.
+
+    Those of an estimate raise InputError (field "by") where the cluster has no profile.
+    """
 
     prefill: Prediction
     decode: Prediction
+    by: By = "bound"
 
     def priced_in(self, setting: Setting) -> Pair:
         """The same layouts and storage in another setting."""
-        return Pair(self.prefill.priced_in(setting), self.decode.priced_in(setting))
+        return Pair(self.prefill.priced_in(setting), self.decode.priced_in(setting), self.by)
 
     @property
     def switch_seconds(self) -> float:
-        """Bound of moving the prompts' keys and values between the layouts, once per prefill."""
-        return switch_seconds(self.prefill, self.decode)
+        """Moving the prompts' keys and values between the layouts, once per prefill."""
+        profile = None if self.by == "bound" else expected(self.decode).profile
+        return switch_seconds(self.prefill, self.decode, profile)
 
     @property
     def ttft_seconds(self) -> float:
         """Time to the first token: one prefill."""
-        return self.prefill.total_seconds
+        return total_seconds(self.prefill, self.by)
+
+    @property
+    def tpot_seconds(self) -> float:
+        """Time of an output token: the longest decode step, that on the whole cache."""
+        return step_seconds(self.decode, self.by)
+
+    @property
+    def chunk_seconds(self) -> float:
+        """Of one prefill step."""
+        return step_seconds(self.prefill, self.by)
+
+    @property
+    def decode_seconds(self) -> float:
+        """Of all decode steps."""
+        return total_seconds(self.decode, self.by)
 
     @property
     def prefill_seconds(self) -> float:
         """Until the whole decode batch has its prompts read: as many prefills as that takes."""
         rounds = -(-prompts_of(self.decode.setting.workload, self.decode.batch) // self.prefill.batch)
-        return rounds * (self.prefill.total_seconds + self.switch_seconds)
+        return rounds * (self.ttft_seconds + self.switch_seconds)
 
     @property
     def latency_seconds(self) -> float:
         """Of one request: its prefill, then all decode steps."""
-        return self.prefill.total_seconds + self.switch_seconds + self.decode.total_seconds
+        return self.ttft_seconds + self.switch_seconds + self.decode_seconds
 
     @property
     def chip_seconds_per_output_token(self) -> float:
         """Chip-seconds of both phases over the tokens generated."""
         workload = self.decode.setting.workload
         chips = self.decode.setting.cluster.chips
-        seconds = self.prefill_seconds + self.decode.total_seconds
+        seconds = self.prefill_seconds + self.decode_seconds
         return chips * seconds / (workload.batch * workload.output)
 
     def score(self, objective: Objective) -> float:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from partita.cost.parts import Part, split_layers, whole
-from partita.cost.pipeline import microbatches
+from partita.cost.pipeline import divided_microbatches, microbatches
 from partita.cost.setting import Phase
 from partita.planner.question import Question
 from partita.planner.space import Ground, classes, count_rows, rows
 from partita.planner.table import Table, price_table
 from partita.specs.formats import BYTES
+from partita.specs.profile import Profile
 
 MOST_CELLS = 100_000
 MOST_ROWS = 20_000
@@ -26,9 +28,13 @@ NEAR = 1e-9
 """Of two numbers, how far apart rounding may put them."""
 
 
+Micro = list[tuple[int, int]]
+"""For every batch how many microbatches it is cut in, and sequences of the largest."""
+
+
 @dataclass(frozen=True)
 class Tables:
-    """Both phases of a question priced alone, [rows, batches]."""
+    """Both phases of a question priced alone, [rows, batches]; seconds are what the question goes by."""
 
     question: Question
     decode: Table
@@ -65,7 +71,7 @@ class Tables:
 
 def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
     """Prices every layout of both phases alone, `most_cells` of each at most."""
-    workload, ground = question.workload, question.ground
+    workload, ground, profile = question.workload, question.ground, question.profile
 
     def table(phase: Phase, gathered: bool) -> Table:
         kinds = classes(question.model, ground, phase, gathered=gathered)
@@ -74,43 +80,73 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
         counts = rows(ground, len(kinds), most_axes(ground, len(kinds), len(batches), most_cells))
         chunked = workload.prefix or question.tokens_a_chunk < workload.new_tokens
         seen = (workload.prefix + (workload.new_tokens + question.tokens_a_chunk) / 2, workload.prompt)
+
+        def priced(micro: Micro, profile: Profile | None) -> Table:
+            found = price_table(
+                question.model,
+                question.cluster.chip,
+                ground,
+                question.formats,
+                phase,
+                kinds,
+                counts,
+                [size for _, size in micro],
+                queries=1 if decode else question.tokens_a_chunk,
+                contexts=_contexts(question) if decode else seen if chunked else None,
+                part=_part(question, not decode and question.tokens_a_chunk < workload.new_tokens),
+                profile=profile,
+            )
+            return found if question.stages == 1 else _staged(question, replace(found, batches=batches), micro)
+
         micro = [microbatches(batch, question.stages) for batch in batches]
-        found = price_table(
-            question.model,
-            question.cluster.chip,
-            ground,
-            question.formats,
-            phase,
-            kinds,
-            counts,
-            [size for _, size in micro],
-            queries=1 if decode else question.tokens_a_chunk,
-            contexts=_contexts(question) if decode else seen if chunked else None,
-            part=_part(question, not decode and question.tokens_a_chunk < workload.new_tokens),
-        )
-        if question.stages == 1:
-            return found
-        # the first stage has the most layers: a microbatch passes as many of these as make the model, or all
-        # microbatches take their turns there; and all their cache stays
-        count = np.array([count for count, _ in micro])
-        passing = question.model.layers / split_layers(question.model, question.stages)[0].layers
-        # chunks follow one another through the stages, which fill and drain but once
-        chunks = workload.new_tokens / question.tokens_a_chunk
-        turns = np.maximum(count, passing) if decode else count + (passing - 1) / chunks
-        return replace(
-            found,
-            batches=tuple(batches),
-            seconds=found.seconds * turns,
-            last_seconds=found.last_seconds * turns,
-            held_bytes=found.held_bytes + found.kv_bytes * (count - 1),
-            kv_bytes=found.kv_bytes * count,
-        )
+        if profile is None:
+            return priced(micro, None)
+        as_run = _as_run(question, phase, batches)
+        found = priced(micro, profile if as_run == micro else None)
+        if as_run != micro:  # a chip holds what the bound's microbatches take
+            timed = priced(as_run, profile)
+            found = replace(
+                found,
+                seconds=np.maximum(found.seconds, timed.seconds),
+                last_seconds=np.maximum(found.last_seconds, timed.last_seconds),
+            )
+        host = profile.value("step_seconds")
+        return replace(found, seconds=found.seconds + host, last_seconds=found.last_seconds + host)
 
     decode = table("decode", False)
     tables = Tables(question, decode, table("prefill", True))
     if _gathering_may_pay(tables):
         tables = replace(tables, decode=table("decode", True))
     return tables
+
+
+def _staged(question: Question, found: Table, micro: Micro) -> Table:
+    """A table of microbatches on the first stage as one of whole batches in the pipeline.
+
+    The first stage has the most layers: a microbatch passes as many of these as make the model, or all
+    microbatches take their turns there; and all their cache stays.
+    """
+    count = np.array([count for count, _ in micro])
+    passing = question.model.layers / split_layers(question.model, question.stages)[0].layers
+    # chunks follow one another through the stages, which fill and drain but once
+    chunks = question.workload.new_tokens / question.tokens_a_chunk
+    turns = np.maximum(count, passing) if found.phase == "decode" else count + (passing - 1) / chunks
+    return replace(
+        found,
+        seconds=found.seconds * turns,
+        last_seconds=found.last_seconds * turns,
+        held_bytes=found.held_bytes + found.kv_bytes * (count - 1),
+        kv_bytes=found.kv_bytes * count,
+    )
+
+
+def _as_run(question: Question, phase: Phase, batches: Sequence[int]) -> Micro:
+    """The microbatches that the profile's runtime makes, where these are known."""
+    most, stages = question.profile and question.profile.microbatch_tokens, question.stages
+    if not most or stages == 1:
+        return [microbatches(batch, stages) for batch in batches]
+    queries = 1 if phase == "decode" else question.tokens_a_chunk
+    return [divided_microbatches(batch, stages, queries, most) for batch in batches]
 
 
 def _contexts(question: Question) -> tuple[float, float]:
@@ -154,10 +190,15 @@ def _gathering_may_pay(tables: Tables) -> bool:
     Gathering over any axis brings every chip at least one more of the shards that it holds: where that alone
     takes longer than the best step without, at every batch, no such layout is worth pricing.
     """
-    question = tables.question
-    model, ground = question.model, question.ground
-    shard = model.layers * model.layer_parameters * BYTES[question.formats.weights] / ground.chips
-    least = shard / max(level.bandwidth for level in ground.levels)
+    question, profile = tables.question, tables.question.profile
+    model, levels = question.model, question.ground.levels
+    shard = model.layers * model.layer_parameters * BYTES[question.formats.weights] / question.ground.chips
+    if profile is None:
+        least = shard / max(level.bandwidth for level in levels)
+    else:  # transfers can be hidden, but not behind one another
+        reached = (level.bandwidth * profile.link("share", level.kind, "all-gather") for level in levels)
+        least = shard / max(reached)
+        least += profile.value("step_seconds") + model.layers * profile.value("layer_seconds")
     best = np.where(tables.decode_fits, tables.decode.seconds, np.inf).min(axis=0)
     return bool((best > least).any())
 

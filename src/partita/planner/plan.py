@@ -17,6 +17,7 @@ import numpy as np
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
+from partita.planner.by import By, by_of
 from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier
 from partita.planner.misfit import nearest, too_large, too_slow
@@ -44,6 +45,11 @@ class Plan:
     tables: tuple[Tables, ...] = ()
     named: tuple[Pair, ...] = ()
     """The paper's layouts on the same chips, the same in both phases: what the reasons compare with."""
+
+    @property
+    def ranked_by(self) -> By:
+        """What times and costs of the plan are: bounds or estimates."""
+        return self.chosen.by
 
     @property
     def prefill(self) -> Prediction:
@@ -94,10 +100,11 @@ class Plan:
         return {
             "schema": SCHEMA,
             "objective": self.objective,
+            "ranked_by": self.ranked_by,
             "setting": setting_as_json(setting),
             "prefill": self.prefill.as_json(),
             "decode": self.decode.as_json(),
-            "switch": {"bound": {"seconds": self.chosen.switch_seconds}},
+            "switch": _switch(self.chosen),
             "latency_seconds": self.chosen.latency_seconds,
             "chip_seconds_per_output_token": self.chosen.chip_seconds_per_output_token,
             "runners_up": self.losses(),
@@ -106,6 +113,13 @@ class Plan:
             "space": self.space,
             "reasons": list(self.reasons),
         }
+
+
+def _switch(pair: Pair) -> dict[str, Any]:
+    found: dict[str, Any] = {"bound": {"seconds": replace(pair, by="bound").switch_seconds}, "estimate": None}
+    if pair.decode.setting.cluster.profile is not None:
+        found["estimate"] = {"seconds": replace(pair, by="estimate").switch_seconds}
+    return found
 
 
 def _brief(pair: Pair, plan: Plan) -> dict[str, Any]:
@@ -135,9 +149,13 @@ def make_plan(
     *,
     max_ttft: float | None = None,
     max_tpot: float | None = None,
+    by: By | None = None,
     top: int = 5,
 ) -> Plan:
-    """The best pair of layouts on the setting's mesh, at its batch; limits and errors as in `best_plan`."""
+    """The best pair of layouts on the setting's mesh, at its batch; limits and errors as in `best_plan`.
+
+    by: what is minimised and limited, the estimate where the cluster has a profile unless the bound is asked.
+    """
     workload = setting.workload
     asked = Question(
         setting.model,
@@ -150,6 +168,7 @@ def make_plan(
         max_ttft,
         max_tpot,
         setting.mesh,
+        by=by,
     )
     return best_plan([asked], top=top)
 
@@ -165,12 +184,14 @@ def best_plan(
     `top` pairs are listed, the chosen one among them; `progress` is called before each question.
 
     Raises InputError where nothing fits (with the smallest change that would), where nothing keeps the
-    limits, and for a `top` below 1.
+    limits, for a `top` below 1, and on `by` as `by_of` does: all questions go by one time.
     """
     if top < 1:
         raise InputError("top", top, "1 or more are accepted")
     for question in questions:
         _check(question)
+    by = by_of((question.cluster for question in questions), questions[0].by)
+    questions = [q if q.by == by else replace(q, by=by) for q in questions]
     many = len(questions) > _MANY
     objective = questions[0].objective
     tables, best = [], []
@@ -194,7 +215,7 @@ def best_plan(
     found.sort(key=lambda entry: entry[0])  # of equals, chips and stages asked for first
     chosen = simplest(found)
     ranked = [chosen, *(pair for _, pair in found if pair is not chosen)]
-    named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, questions)))
+    named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, questions)), by)
     why = tuple(reasons(objective, chosen, named))
     return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
 
@@ -239,11 +260,11 @@ def _plain_mesh(chosen: Pair, questions: Sequence[Question]) -> Mesh:
     return asked.mesh or Mesh.of(setting.stage_cluster.shape)
 
 
-def named_pairs(setting: Setting) -> list[Pair]:
+def named_pairs(setting: Setting, by: By) -> list[Pair]:
     """The named layouts on the setting's mesh, both phases in the same one."""
     axes = setting.mesh.axes
     named = [parse_roles(ffn, attention, axes) for ffn, attention in every(FFN_NAMES, ATTENTION_NAMES)]
-    return [Pair(predict(setting, "prefill", r), predict(setting, "decode", r)) for r in named]
+    return [Pair(predict(setting, "prefill", r), predict(setting, "decode", r), by) for r in named]
 
 
 def _refusal(tables: Sequence[Tables]) -> InputError:

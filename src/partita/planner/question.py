@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from partita.cost.setting import stage_of
+from partita.planner.by import By, by_of
 from partita.planner.pair import Objective
 from partita.planner.space import Ground, cluster_ground, mesh_ground
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.profile import Profile
 from partita.specs.requests import Traffic
 from partita.specs.workload import Workload
 
@@ -23,7 +25,8 @@ class Question:
     batches, prefill_batches: those to choose from, ascending. mesh: one the user fixed. Limits in seconds.
     rate: prompts per second to sustain at least. interleaved: a chunk of a prompt is read between two decode
     steps, and both must stay within the limit on a decode step. traffic: the requests that the rate is of,
-    where they are not all as the workload.
+    where they are not all as the workload. by: which time is minimised and kept within limits; None for the
+    estimate where the cluster has a profile, else the bound.
     """
 
     model: Model
@@ -40,6 +43,17 @@ class Question:
     rate: float | None = None
     interleaved: bool = False
     traffic: Traffic | None = None
+    by: By | None = None
+
+    @cached_property
+    def ranked_by(self) -> By:
+        """Raises InputError (field "by") for an estimate on a cluster without a profile."""
+        return by_of((self.cluster,), self.by)
+
+    @property
+    def profile(self) -> Profile | None:
+        """Of the estimate; None where the bound is minimised."""
+        return self.cluster.profile if self.ranked_by == "estimate" else None
 
     @cached_property
     def ground(self) -> Ground:

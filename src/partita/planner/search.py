@@ -64,7 +64,7 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
 
 def keeps_limits(pair: Pair, question: Question) -> bool:
     """Whether prefill and one decode step stay within the limits, and the rate is sustained."""
-    tpot = pair.decode.step_seconds + (pair.prefill.step_seconds if question.interleaved else 0.0)
+    tpot = pair.tpot_seconds + (pair.chunk_seconds if question.interleaved else 0.0)
     return (
         (question.max_ttft is None or pair.ttft_seconds <= question.max_ttft)
         and (question.max_tpot is None or tpot <= question.max_tpot)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from partita.cost.bound import Bound, bound, peaks
+from partita.cost.bound import bound, peaks
+from partita.cost.estimate import estimate
 from partita.cost.ledger import Number
 from partita.cost.parts import Part
 from partita.cost.prediction import Phase
@@ -22,6 +23,7 @@ from partita.planner.space import Class, Counts, Ground
 from partita.specs.chip import Chip
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.profile import Profile
 
 _CELLS = 24_000
 """Rows x batches priced in one pass: as much as stays in a core's cache."""
@@ -75,24 +77,26 @@ def price_table(
     queries: int,
     contexts: tuple[float, float] | None,
     part: Part | None = None,
+    profile: Profile | None = None,
 ) -> Table:
     """Prices every row of `counts` at every batch.
 
     Prompts of `queries` tokens, or, with `contexts`, steps of `queries` tokens on so many cached positions:
     the first for what steps take at least in the mean, the second what the last one finds and a chip holds.
-    `part`: of the model, where it is not the whole.
+    `part`: of the model, where it is not the whole. `profile`: of the estimate, where seconds are not to be
+    the bound; the host's time is left out.
     """
     shape = (len(counts), len(batches))
     seconds, last, held, kv = np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
     space = (model, chip, ground, formats, phase, kinds, counts, batches)
     context = None if contexts is None else np.array(contexts, dtype=float)
-    for each in passes(*space, queries=queries, context=context, part=part):
+    for each in passes(*space, queries=queries, context=context, part=part, profile=profile):
 
         def of(number: Number, which: int, like: np.ndarray = each.legal) -> Number:
             return number if contexts is None else np.broadcast_to(number, (*like.shape, 2))[:, :, which]
 
-        seconds[each.cells] = np.where(each.legal, of(each.bound.step_seconds, 0), np.inf)
-        last[each.cells] = np.where(each.legal, of(each.bound.step_seconds, 1), np.inf)
+        seconds[each.cells] = np.where(each.legal, of(each.seconds, 0), np.inf)
+        last[each.cells] = np.where(each.legal, of(each.seconds, 1), np.inf)
         held[each.cells], kv[each.cells] = of(each.step.memory_bytes, 1), of(each.step.kv_bytes, 1)
     held += chip.runtime_bytes
     return Table(ground, phase, tuple(kinds), counts, tuple(batches), seconds, last, held, kv)
@@ -103,13 +107,13 @@ class Pass:
     """Some rows at some batches, priced together; its numbers broadcast to the shape of `legal`.
 
     cells: their rows and batches, index arrays that broadcast too. Where there are many contexts, numbers
-    have one more dim for these, and `legal` has not.
+    have one more dim for these, and `legal` has not. seconds: of a step.
     """
 
     cells: tuple[np.ndarray, np.ndarray]
     legal: np.ndarray
     step: Step
-    bound: Bound
+    seconds: Number
 
 
 def passes(
@@ -125,6 +129,7 @@ def passes(
     queries: int,
     context: float | np.ndarray | None,
     part: Part | None = None,
+    profile: Profile | None = None,
 ) -> Iterator[Pass]:
     """Prices every row at every batch; `context` may be an array [contexts], each then priced as well.
 
@@ -162,8 +167,12 @@ def passes(
             free_permutes=True,
             part=part,
         )
-        time = bound(step.ledger, peaks(chip, formats, joined))
-        yield Pass((rows, columns), found.legal, step, time)
+        most = peaks(chip, formats, joined)
+        if profile is None:
+            seconds = bound(step.ledger, most).step_seconds
+        else:
+            seconds = estimate(step.ledger, most, profile).device_seconds
+        yield Pass((rows, columns), found.legal, step, seconds)
 
 
 def _alike(

@@ -153,7 +153,7 @@ def server_of(pair: Pair) -> Server:
         chips=pair.decode.setting.cluster.chips,
         slots=workload.batch,
         prefill_seconds=pair.prefill_seconds * samples / workload.batch,
-        step_seconds=pair.decode.total_seconds / workload.output,
+        step_seconds=pair.decode_seconds / workload.output,
         mean_output=workload.output,
         samples=samples,
     )

@@ -1,0 +1,53 @@
+"""Which of its two times a plan goes by, the bound or the estimate, and a phase's seconds by either.
+
+A plan is searched, limited and stated by one of them alone. Knows nothing about how they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from partita.cost.expected import Expected
+from partita.cost.prediction import Prediction
+from partita.errors import InputError
+from partita.specs.cluster import Cluster
+
+By = Literal["bound", "estimate"]
+BYS: tuple[By, ...] = ("bound", "estimate")
+
+
+def parse_by(text: str) -> By:
+    """Raises InputError (field "by") where it is none of `BYS`."""
+    if text not in BYS:
+        raise InputError("by", text, f"accepted are {', '.join(BYS)}")
+    return text
+
+
+def by_of(clusters: Iterable[Cluster], asked: By | None = None) -> By:
+    """As asked, else the estimate where every cluster has a profile.
+
+    Raises InputError (field "by") where an estimate is asked for and a cluster has no profile.
+    """
+    bare = next((cluster.name for cluster in clusters if cluster.profile is None), None)
+    if asked == "estimate" and bare is not None:
+        raise InputError("by", asked, f"{bare} has no efficiency profile to estimate by; bound is accepted")
+    return asked or ("estimate" if bare is None else "bound")
+
+
+def step_seconds(prediction: Prediction, by: By) -> float:
+    """Of the longest step. Errors as those of `expected`."""
+    return prediction.step_seconds if by == "bound" else expected(prediction).step_seconds
+
+
+def total_seconds(prediction: Prediction, by: By) -> float:
+    """Of the whole phase. Errors as those of `expected`."""
+    return prediction.total_seconds if by == "bound" else expected(prediction).total_seconds
+
+
+def expected(prediction: Prediction) -> Expected:
+    """The estimate. Raises InputError (field "by") where the cluster has no profile."""
+    if prediction.estimate is None:
+        by_of((prediction.setting.cluster,), "estimate")
+    assert prediction.estimate is not None
+    return prediction.estimate

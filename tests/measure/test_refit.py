@@ -1,12 +1,16 @@
 """Published profiles: the fit gives what is shipped, and what is shipped meets the published times."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from partita.cost.expected import estimated_seconds
 from partita.cost.interval import half_width
 from partita.measure.fit import fit
 from partita.measure.refit import STARTS, MeasuredRun, measured_runs, refit
 from partita.report.reproduce.published import published
+from partita.specs import Formats
 from partita.specs.catalogue import profile
 
 
@@ -49,6 +53,28 @@ def test_no_published_time_is_below_its_bound(runs: tuple[MeasuredRun, ...]):
         for prediction in run.predictions:
             assert prediction.estimate is not None
             assert prediction.estimate.total_seconds >= prediction.total_seconds
+
+
+def test_the_format_of_partial_sums_is_that_of_the_runtime(runs: tuple[MeasuredRun, ...]):
+    """Whatever a plan asks of another runtime, so also by default: the estimate is that which was fitted."""
+    for run in runs:
+        for fitted in run.predictions:
+            wide = fitted.setting.formats.model_copy(update={"reduce": Formats().reduce})
+            assert wide != fitted.setting.formats
+            asked = fitted.priced_in(replace(fitted.setting, formats=wide))
+            assert asked.estimate is not None
+            assert fitted.estimate is not None
+            # an estimate is held above its own bound, which is of sums as asked
+            expected = max(fitted.estimate.total_seconds, asked.total_seconds)
+            assert asked.estimate.total_seconds == pytest.approx(expected, rel=1e-9)
+
+
+def test_without_it_partial_sums_travel_as_asked(name: str, runs: tuple[MeasuredRun, ...]):
+    unsaid = profile(name).model_copy(update={"reduce": None})
+    (fitted, *_) = runs[-1].predictions
+    wide = fitted.setting.formats.model_copy(update={"reduce": "f32"})
+    other = fitted.priced_in(replace(fitted.setting, formats=wide))
+    assert estimated_seconds(other.work, unsaid) > 1.02 * estimated_seconds(fitted.work, unsaid)
 
 
 def test_few_constants_are_fitted_to_many_times(name: str, runs: tuple[MeasuredRun, ...]):

@@ -8,7 +8,8 @@ Operations run one after the other. One takes the longer of its arithmetic and i
 With m rows the arithmetic reaches matmul_share x m / (m + half_rows) of the peak. A collective takes, on each
 level of the fabric that it spans, message_seconds and hop_seconds for every chip beyond the second that a
 message passes (k - 1 in a ring of k chips, twice that in an all-reduce; on a torus one axis after the other),
-and its bytes at the level's peak x share; hidden_share of the bytes' time goes on behind the operations. To
+and its bytes at the level's peak x share (partial sums in the format that the profile's software sends them
+in, where that is known); hidden_share of the bytes' time goes on behind the operations. To
 these come, for each layer, layer_seconds, and sequence_seconds for every sequence that a chip attends to
 (pages of the cache, positions, sums of split attention: work by sequence, not by byte); and step_seconds for
 the step.
@@ -28,6 +29,7 @@ import numpy as np
 from partita.cost.bound import Peaks, bound
 from partita.cost.ledger import Entry, Ledger, Number
 from partita.cost.links import Links
+from partita.specs.formats import BYTES
 from partita.specs.profile import Profile
 
 
@@ -100,7 +102,12 @@ def transfer_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
     for index, pace in enumerate(links.paces(entry.kind, entry.axes)):
         share = profile.link("share", links.levels[index].kind, entry.kind)
         found = np.maximum(found, pace / (share * links.own_links(index, entry.axes)))
-    return entry.sent_bytes * found
+    return entry.sent_bytes * _narrowed(entry, profile) * found
+
+
+def _narrowed(entry: Entry, profile: Profile) -> float:
+    """What the profile's software sends of a byte in the ledger: the format of partial sums is its own."""
+    return BYTES[profile.reduce] / BYTES[entry.sums] if profile.reduce and entry.sums else 1.0
 
 
 def message_seconds(entry: Entry, links: Links, profile: Profile) -> Number:

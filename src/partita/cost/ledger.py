@@ -33,6 +33,7 @@ class Entry:
     second: Number = 0  # elements of a dot's second operand: FLOPs / 2 / the rows that meet each of them
     moved_bytes: Number = 0  # of activations, read and written
     sent_bytes: Number = 0  # into the network
+    sums: str = ""  # number format of what is sent, where it is partial sums that may travel in another
     messages: Number = 0  # collectives started
 
 

@@ -152,9 +152,9 @@ class CostOps(Rows):
             sent = local * messages
         else:
             sent = _part(local, shards - 1, shards) * (2 if step.kind == "all-reduce" else 1)
-        self._note(
-            step.kind, "", (step.before,), step.after, axes=step.axes, sent_bytes=sent, messages=messages
-        )
+        sums = before.format if before.sharding.partial and before.settles == "bf16" else ""
+        moved = {"sent_bytes": sent, "messages": messages, "sums": sums}
+        self._note(step.kind, "", (step.before,), step.after, axes=step.axes, **moved)
         if kind == "gathered":
             t = replace(t, moved=before.moved | (messages > 0))
         if t.kind not in _STORED:

@@ -15,6 +15,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from partita.specs.formats import Float
+
 LEVELS = ("torus", "switch", "network")
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 
@@ -111,6 +113,9 @@ class Profile(BaseModel):
     microbatch_tokens: Annotated[int, Field(gt=0, strict=True)] | None = None
     """How the runtime cuts a batch for pipeline stages, where that is known: in one for each stage only if
     the stages divide it, then in halves while one has more new tokens than this. None: always one a stage."""
+    reduce: Float | None = None
+    """Format in which the runtime sends partial sums, where that is known, whatever a plan asks of another
+    runtime. None: as the plan says."""
     region: Region = Region()
     residuals: tuple[Finite, ...] = ()
     """Natural logarithms of measured over estimated seconds, of measurements left out of the fit."""

@@ -26,6 +26,8 @@ def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
         yield f"clusters = {json.dumps(profile.clusters)}"
     if profile.microbatch_tokens is not None:
         yield f"microbatch_tokens = {profile.microbatch_tokens}"
+    if profile.reduce is not None:
+        yield f"reduce = {json.dumps(profile.reduce)}"
     if profile.residuals:
         yield "residuals = ["
         for start in range(0, len(profile.residuals), 12):

@@ -12,9 +12,10 @@ from tests.report.shown import text_of
 from partita.errors import InputError
 from partita.planner import Ask, Plan, best_plan, make_plan
 from partita.planner.chips import parse_clusters
-from partita.planner.frontier import over_batches
-from partita.report.frontier import frontier_table, plot_frontier
-from partita.specs import Formats, Workload, catalogue_model
+from partita.planner.frontier import Point, over_batches
+from partita.report.expected import range_text
+from partita.report.frontier import frontier_table, panels, plot_frontier
+from partita.specs import Formats, Workload, catalogue_model, format_seconds
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,18 @@ def plan() -> Plan:
     return best_plan(ask.questions())
 
 
+def merit(point: Point, by: str) -> tuple[float, float, float]:
+    """Seconds, chip-seconds per token and MFU, from the time alone."""
+    prediction, setting = point.prediction, point.prediction.setting
+    timed = prediction if by == "bound" else prediction.estimate
+    assert timed is not None
+    decode = prediction.phase == "decode"
+    seconds = timed.step_seconds if decode else timed.total_seconds
+    tokens = prediction.batch * (1 if decode else setting.workload.prompt)
+    cost = setting.cluster.chips * seconds / tokens
+    return seconds, cost, 2 * setting.model.parameters / (cost * setting.cluster.chip.peak_flops["bf16"])
+
+
 def rows(plan: Plan, most: int) -> list[list[str]]:
     lines = text_of(frontier_table(plan, most)).splitlines()[1:]
     return [line.split() for line in lines if line.strip()]
@@ -45,8 +58,28 @@ def test_the_table_has_every_point_where_there_is_room(plan: Plan):
             f"{point.prediction.setting.cluster.chips:,}",
             f"{point.prediction.batch:,}",
         ]
-        assert row[-1] == f"{point.prediction.mfu:.1%}"
-        assert row[-2] == f"{point.chip_seconds_per_token * 1e3:.3g}"
+        seconds, cost, mfu = merit(point, "estimate")
+        assert row[-2:] == [f"{cost * 1e3:.3g}", f"{mfu:.1%}"]
+        expected = point.prediction.estimate
+        assert expected is not None
+        around = expected.total_interval if point.prediction.phase == "prefill" else expected.step_interval
+        bound = merit(point, "bound")[0]
+        assert " ".join(row[:-2]).endswith(f" {range_text(seconds, around)} {format_seconds(bound)}")
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_by_the_bound_its_cost_and_mfu_are_the_bounds(bare: bool):
+    """With a profile the estimate stands beside it, without one there is none."""
+    given = setting("palm-8b", "tpu-v5p:1x2x2" if bare else "tpu-v4:1x2x2", prompt=256, output=16, batch=8)
+    plan = make_plan(given, by="bound")
+    head = text_of(frontier_table(plan)).splitlines()[0]
+    assert ("time, estimated" in head) == (not bare)
+    assert "MFU, at most" in head
+    found = rows(plan, 1000)
+    assert len(found) == len(plan.frontier) > 1
+    for row, point in zip(found, plan.frontier, strict=True):
+        _, cost, mfu = merit(point, "bound")
+        assert row[-2:] == [f"{cost * 1e3:.3g}", f"{mfu:.1%}"]
 
 
 def test_of_many_points_the_ends_are_kept(plan: Plan):
@@ -82,16 +115,45 @@ def test_it_is_drawn_as_png_and_svg(plan: Plan, tmp_path: Path):
         "palm-8b on tpu-v4:1x1x1 to",
         "decode: cost against latency",
         "prefill: MFU against latency",
-        "chip-milliseconds per token, at least",
-        "MFU, at most",
+        "chip-milliseconds per token",
         "seconds per generated token (one step)",
-        "no run that waits for its communication is faster or cheaper",
+        "which no run that waits for its communication beats",
+        "estimate",
         "Prompts of 256 tokens",
     ):
         assert said in text
     ends = plan.frontier[0].prediction
     assert f"C:{ends.setting.cluster.chips}, B:{ends.batch}" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["frontier.SVG", "frontier.png"]
+
+
+def test_an_estimated_curve_has_its_band_and_the_bound_beside_it(plan: Plan):
+    points = [point for point in plan.frontier if point.prediction.phase == "decode"]
+    cost, mfu = panels(plan)[:2]
+    assert [series.kind for series in cost.series] == [series.kind for series in mfu.series]
+    estimate, bound = cost.series
+    assert (estimate.kind, bound.kind) == ("estimate", "bound")
+    assert len(estimate.labels) == len(points)
+    assert (bound.labels, bound.band) == ((), ())
+    assert estimate.x == pytest.approx([merit(point, "estimate")[0] for point in points])
+    assert estimate.y == pytest.approx([1e3 * merit(point, "estimate")[1] for point in points])
+    assert bound.x == pytest.approx([merit(point, "bound")[0] for point in points])
+    assert bound.y == pytest.approx([1e3 * merit(point, "bound")[1] for point in points])
+    first, last = estimate.band[0], estimate.band[-1]  # around the first point: faster, slower
+    expected = points[0].prediction.estimate
+    assert expected is not None
+    assert (first[0], last[0]) == pytest.approx(expected.step_interval)
+    assert first[1] / estimate.y[0] == pytest.approx(expected.interval.low)
+    # a longer time is a higher cost and a lower MFU
+    assert mfu.series[0].band[0][1] > mfu.series[0].y[0] > mfu.series[0].band[-1][1]
+    assert len(estimate.band) == 2 * len(points)
+
+
+def test_without_a_profile_the_bound_is_alone():
+    plan = make_plan(setting("palm-8b", "tpu-v5p:1x2x2", prompt=256, output=16, batch=8))
+    for panel in panels(plan):
+        assert [(series.kind, series.band) for series in panel.series] == [("bound", ())]
+        assert panel.y_label in ("MFU, at most", "chip-milliseconds per token, at least")
 
 
 def test_drawing_again_gives_the_same_file(plan: Plan, tmp_path: Path):

@@ -7,11 +7,14 @@ from tests.planner.pairs import pair_of
 from tests.planner.settings import setting
 from tests.report.shown import text_of
 
+from partita.cost.prediction import switch_seconds
 from partita.planner import Plan, best_plan, make_plan
 from partita.planner.answers import Answers
 from partita.planner.ask import Ask
+from partita.planner.by import By
 from partita.planner.chips import parse_clusters
 from partita.planner.pools import plan_pools
+from partita.report.expected import NO_PROFILE, phase_text, range_text
 from partita.report.plan import plan as shown
 from partita.specs import Formats, Workload, catalogue_model, format_seconds
 from partita.specs.requests import Traffic
@@ -31,12 +34,14 @@ def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
     text = text_of(shown(Answers(found)))
     assert words(text).startswith(
         "palm-8b (8.63B parameters) on tpu-v4:2x2x2, mesh x=2,y=2,z=2: prompts of 512, outputs of 16 tokens, "
-        f"weights bf16, for latency; best of {found.configurations:,} combinations of mesh, layout and batch"
+        f"weights bf16, for latency by the estimate; best of {found.configurations:,} combinations of mesh, "
+        "layout and batch"
     )
     for phase in (found.prefill, found.decode):
         assert str(phase.layout.roles) in text
-        assert f"{phase.mfu:.1%}" in text
+        assert f"{phase.mfu:.1%} (at most {phase.bound_mfu:.1%})" in text
         assert format_seconds(phase.total_seconds) in text
+        assert phase_text(phase.estimate) in text
     for reason in found.reasons:
         assert reason in text
     assert len(found.runners_up) == 3
@@ -44,8 +49,29 @@ def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
         for phase in (pair.prefill, pair.decode):
             assert str(phase.layout.roles).split("/")[0] in text
         assert format_seconds(pair.latency_seconds) in text
-    assert f"latency of one request {format_seconds(found.chosen.latency_seconds)}" in text
+    assert "latency, estimated" in text
+    estimates = [phase.estimate for phase in (found.prefill, found.decode)]
+    ends = [sum(e.total_interval[i] for e in estimates if e is not None) for i in (0, 1)]
+    switch = found.chosen.switch_seconds
+    expected = switch + sum(e.total_seconds for e in estimates if e is not None)
+    around = (ends[0] + switch, ends[1] + switch)
+    assert f"latency of one request, estimated: {range_text(expected, around)}" in text
+    least = sum(phase.total_seconds for phase in (found.prefill, found.decode))
+    least += switch_seconds(found.prefill, found.decode)
+    assert f"latency of one request, bound: {format_seconds(least)}" in text
+    assert "profile tpu-v4" in text
     assert "communication added as in the paper, no run that waits for it can be faster" in words(text)
+
+
+@pytest.mark.parametrize(("cluster", "by"), [("tpu-v5p:2x2x2", None), ("tpu-v4:2x2x2", "bound")])
+def test_what_is_ranked_by_the_bound_says_so(cluster: str, by: By | None):
+    plan = make_plan(setting("palm-8b", cluster, prompt=512, output=16, batch=32), by=by, top=2)
+    text = words(text_of(shown(Answers(plan))))
+    assert "for latency by the bound; best of" in text
+    assert "latency, bound" in text
+    assert "latency, estimated" not in text
+    # without a profile there is no estimate anywhere; with one it is beside
+    assert (NO_PROFILE in text) == ("estimated" not in text) == (by is None)
 
 
 def test_it_shows_crossovers_sensitivities_and_rules(found: Plan):

@@ -2,43 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase
+from partita.planner.by import By, step_seconds, total_seconds
 from partita.planner.frontier import Point
 from partita.planner.plan import Plan
+from partita.report.expected import phase_text, step_text
 from partita.report.plots import Panel, Series, draw, save
 from partita.report.tables import columns
 from partita.specs.units import format_seconds
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
 _TIMES = {"decode": "seconds per generated token (one step)", "prefill": "seconds per prefill"}
+_BOUND = "Bounds: no run that waits for its communication is faster or cheaper."
+_ESTIMATE = (
+    "Estimates, in a band that holds 9 of 10 measurements left out of their profile's fit, beside the "
+    "bounds of the same layouts, which no run that waits for its communication beats."
+)
+
+
+class _Merit(NamedTuple):
+    """What a point is by one of its two times."""
+
+    seconds: float
+    chip_seconds_per_token: float
+    mfu: float
+
+
+def _merit(point: Point, by: By) -> _Merit:
+    """By either time, whichever the point was found by."""
+    of = step_seconds if point.prediction.phase == "decode" else total_seconds
+    seconds = of(point.prediction, by)
+    longer = seconds / point.seconds
+    return _Merit(seconds, point.chip_seconds_per_token * longer, point.mfu / longer)
+
+
+def _times(plan: Plan) -> tuple[By, ...]:
+    """Which times its points have; what the plan goes by comes first."""
+    if plan.decode.estimate is None:
+        return ("bound",)
+    return ("estimate", "bound") if plan.ranked_by == "estimate" else ("bound", "estimate")
 
 
 def frontier_table(plan: Plan, most: int = 8) -> Table:
-    """At most `most` points a phase, spread evenly; all of them are in the JSON."""
-    right = ("chips", "batch", "time, bound", "chip-ms per token", "MFU, at most")
-    table = columns("frontier", "chips", "batch", "layout", "time, bound", *right[3:], right=right)
+    """At most `most` points a phase, spread evenly; all of them are in the JSON.
+
+    Cost and MFU are of the time the plan goes by, the first.
+    """
+    times = _times(plan)
+    names = {"bound": "time, bound", "estimate": "time, estimated"}
+    cost, mfu = "chip-ms per token", "MFU, estimated" if times[0] == "estimate" else "MFU, at most"
+    right = ("chips", "batch", *(names[by] for by in times), cost, mfu)
+    table = columns("frontier", "chips", "batch", "layout", *right[2:], right=right)
     for phase in PHASES:
         points = [point for point in plan.frontier if point.prediction.phase == phase]
         if len(points) > most:
             points = [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
         for point in points:
-            prediction = point.prediction
+            prediction, merit = point.prediction, _merit(point, times[0])
             table.add_row(
                 phase,
                 f"{prediction.setting.cluster.chips:,}",
                 f"{prediction.batch:,}",
                 _layout(prediction),
-                format_seconds(point.seconds),
-                f"{point.chip_seconds_per_token * 1e3:.3g}",
-                f"{point.mfu:.1%}",
+                *(_time(point, by) for by in times),
+                f"{merit.chip_seconds_per_token * 1e3:.3g}",
+                f"{merit.mfu:.1%}",
             )
     return table
+
+
+def _time(point: Point, by: By) -> str:
+    if by == "bound":
+        return format_seconds(_merit(point, by).seconds)
+    say = step_text if point.prediction.phase == "decode" else phase_text
+    return say(point.prediction.estimate)
 
 
 def _layout(prediction: Prediction) -> Text:
@@ -49,37 +94,53 @@ def _layout(prediction: Prediction) -> Text:
 
 def plot_frontier(plan: Plan, path: Path) -> None:
     """Latency against cost and against MFU, a panel each for both phases. Errors as those of `save`."""
-    points = {phase: [x for x in plan.frontier if x.prediction.phase == phase] for phase in PHASES}
-    panels = []
-    for phase in PHASES:
-        panels += [_panel(phase, points[phase], mfu=False), _panel(phase, points[phase], mfu=True)]
-    setting = plan.decode.setting
+    times, setting = _times(plan), plan.decode.setting
     names = sorted(
         {(p.prediction.setting.cluster.chips, p.prediction.setting.cluster.name) for p in plan.frontier}
     )
     chips = names[0][1] if len(names) == 1 else f"{names[0][1]} to {names[-1][1]}"
     workload = setting.workload
     caption = (
-        "Bounds: no run that waits for its communication is faster or cheaper. Prompts of "
-        f"{workload.prompt:,} tokens, cache of {workload.context:,}. Each point is one phase in its own best "
-        "layout; C chips, B batch.",
+        f"{_BOUND if len(times) == 1 else _ESTIMATE} Prompts of {workload.prompt:,} tokens, cache of "
+        f"{workload.context:,}. Each point is one phase in its own best layout by the {times[0]}; "
+        "C chips, B batch.",
     )
-    save(draw(panels, title=f"{setting.model.name} on {chips}: Pareto frontier", caption=caption), path)
+    save(draw(panels(plan), title=f"{setting.model.name} on {chips}: Pareto frontier", caption=caption), path)
 
 
-def _panel(phase: Phase, points: list[Point], *, mfu: bool) -> Panel:
-    labels = tuple(_label(point) for point in points)
-    values = tuple(p.mfu if mfu else p.chip_seconds_per_token * 1e3 for p in points)
-    series = Series("bound", tuple(p.seconds for p in points), values, labels=labels)
+def panels(plan: Plan) -> list[Panel]:
+    """Of each phase the cost, then the MFU, against latency."""
+    points = {phase: [x for x in plan.frontier if x.prediction.phase == phase] for phase in PHASES}
+    times = _times(plan)
+    return [_panel(phase, points[phase], times, mfu=mfu) for phase in PHASES for mfu in (False, True)]
+
+
+def _panel(phase: Phase, points: Sequence[Point], times: Sequence[By], *, mfu: bool) -> Panel:
+    what, limit = ("MFU", "at most") if mfu else ("chip-milliseconds per token", "at least")
     return Panel(
         title=f"{phase}: {'MFU' if mfu else 'cost'} against latency",
         x_label=_TIMES[phase],
-        y_label="MFU, at most" if mfu else "chip-milliseconds per token, at least",
-        series=(series,),
+        y_label=f"{what}, {limit}" if len(times) == 1 else what,
+        series=tuple(_series(points, by, mfu=mfu, labelled=by == times[0]) for by in times),
         x_scale="log",
         y_scale="linear" if mfu else "log",
         percent=mfu,
     )
+
+
+def _series(points: Sequence[Point], by: By, *, mfu: bool, labelled: bool) -> Series:
+    """The points by one of their times; of an estimate with the area its ranges cover."""
+    merits = [_merit(point, by) for point in points]
+    x = tuple(merit.seconds for merit in merits)
+    y = tuple(merit.mfu if mfu else merit.chip_seconds_per_token * 1e3 for merit in merits)
+    low, high = [], []
+    for point, seconds, value in zip(points, x, y, strict=True):
+        expected = point.prediction.estimate
+        if by == "estimate" and expected is not None:
+            for end, factor in ((low, expected.interval.low), (high, expected.interval.high)):
+                end.append((seconds * factor, value / factor if mfu else value * factor))
+    labels = tuple(_label(point) for point in points) if labelled else ()
+    return Series(by, x, y, by, labels=labels, colour=0 if by == "bound" else 1, band=(*low, *reversed(high)))
 
 
 def _label(point: Point) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,10 +12,12 @@ from rich.text import Text
 from partita.planner.answers import Answers
 from partita.planner.compare import compare
 from partita.planner.other_engines import other_engines, partition_specs
+from partita.planner.pair import Pair
 from partita.planner.plan import Plan
 from partita.planner.pools import Pools
 from partita.report import answers as shown
 from partita.report.compare import comparison
+from partita.report.expected import note, range_text
 from partita.report.frontier import frontier_table
 from partita.report.tables import binding_text, columns, layout_text, predictions
 from partita.specs.units import format_bytes, format_count, format_seconds
@@ -26,7 +29,8 @@ def plan(answers: Answers, pools: Pools | None = None, other: Any = None, *, eng
     parts: list[RenderableType] = [
         _head(found),
         predictions([found.prefill, found.decode]),
-        _total(found),
+        *_total(found),
+        note(found.predictions()),
         *_space(found),
         *_server(answers),
         Text(),
@@ -58,28 +62,52 @@ def plan(answers: Answers, pools: Pools | None = None, other: Any = None, *, eng
 def _head(found: Plan) -> Text:
     setting = found.decode.setting
     workload = setting.workload
+    by = "" if found.objective == "context" else f" by the {found.ranked_by}"
     stages = f", {setting.stages} pipeline stages" if setting.stages > 1 else ""
     return Text(
         f"{setting.model.name} ({format_count(setting.model.parameters)} parameters) on "
         f"{setting.cluster.name}, mesh {setting.mesh}{stages}: prompts of {workload.prompt}, outputs of "
-        f"{workload.output} tokens, weights {setting.formats.weights}, for {found.objective}; "
-        f"best of {found.configurations:,} combinations of mesh, layout and batch",
+        f"{workload.output} tokens, weights {setting.formats.weights}, for {found.objective}{by}; best of "
+        f"{found.configurations:,} combinations of mesh, layout and batch",
         style="bold",
     )
 
 
-def _total(found: Plan) -> Text:
-    chosen = found.chosen
-    moved = ""
-    if chosen.switch_seconds:
-        moved = (
-            f" ({format_seconds(chosen.switch_seconds)} of it to move keys and values between the layouts)"
+def _total(found: Plan) -> list[Text]:
+    """Latency and cost of a request: as estimated where there is a profile, and as bound."""
+    texts = []
+    if found.decode.estimate is not None:
+        pair = replace(found.chosen, by="estimate")
+        texts.append(
+            Text(
+                f"latency of one request, estimated: {range_text(pair.latency_seconds, _range(pair))}"
+                f"{_moved(pair)}, {pair.chip_seconds_per_output_token * 1e3:.3g} chip-ms per output token"
+            )
         )
-    return Text(
-        f"latency of one request {format_seconds(chosen.latency_seconds)}{moved}, "
-        f"{chosen.chip_seconds_per_output_token * 1e3:.3g} chip-ms per output token; bounds: "
-        "communication added as in the paper, no run that waits for it can be faster"
+    pair = replace(found.chosen, by="bound")
+    texts.append(
+        Text(
+            f"latency of one request, bound: {format_seconds(pair.latency_seconds)}{_moved(pair)}, "
+            f"{pair.chip_seconds_per_output_token * 1e3:.3g} chip-ms per output token; "
+            "communication added as in the paper, no run that waits for it can be faster"
+        )
     )
+    return texts
+
+
+def _moved(pair: Pair) -> str:
+    if not pair.switch_seconds:
+        return ""
+    return f" ({format_seconds(pair.switch_seconds)} of it to move keys and values between the layouts)"
+
+
+def _range(pair: Pair) -> tuple[float, float]:
+    """Of an estimated latency: both phases at one end of theirs, since errors of one profile are alike."""
+    low = high = pair.switch_seconds
+    for phase in (pair.prefill.estimate, pair.decode.estimate):
+        assert phase is not None
+        low, high = low + phase.total_interval[0], high + phase.total_interval[1]
+    return low, high
 
 
 def _space(found: Plan) -> list[Text]:
@@ -121,8 +149,9 @@ def _why(found: Plan) -> Table:
 
 
 def _runners_up(found: Plan) -> Table:
-    """The other pairs; their cluster is named where it is not everywhere the same."""
-    right = ("batches", "latency", "chip-ms per output token", "loses by")
+    """The other pairs, by what all are ranked by; with their cluster where it is not the same of all."""
+    by = "estimated" if found.ranked_by == "estimate" else "bound"
+    right = ("batches", f"latency, {by}", f"chip-ms per output token, {by}", "loses by")
     others = columns("runner-up: prefill", "decode", "mesh", *right, right=right)
     pairs = (found.chosen, *found.runners_up)
     one = len({pair.decode.setting.cluster.name for pair in pairs}) == 1

@@ -14,7 +14,7 @@ from partita.planner.ask import Ask
 from partita.planner.by import By
 from partita.planner.chips import parse_clusters
 from partita.planner.pools import plan_pools
-from partita.report.expected import NO_PROFILE, phase_text, range_text
+from partita.report.expected import NO_PROFILE, phase_text, range_text, step_text
 from partita.report.plan import plan as shown
 from partita.specs import Formats, Workload, catalogue_model, format_seconds
 from partita.specs.requests import Traffic
@@ -104,13 +104,20 @@ def test_a_rate_a_price_and_traffic_make_it_a_server(found: Plan):
     rate, price = 10.0, 3.0
     server = Answers(found).server
     text = words(text_of(shown(Answers(found, rate=rate, price=price))))
-    assert f"at most {server.requests_per_second:.3g} prompts" in text
+    assert f"an estimated {server.requests_per_second:.3g} prompts" in text
     assert f"at 10 prompts a second {rate / server.requests_per_second:.0%} busy" in text
     # 8 chips are paid for 160 tokens a second, however idle they are
     assert f"{price * 8 / 3600 * 1e6 / (rate * 16):.4g} for a million output tokens at that rate" in text
     full = words(text_of(shown(Answers(found, price=price))))
     cheapest = price * 8 / 3600 * 1e6 / server.output_tokens_per_second
-    assert f"{cheapest:.4g} for a million output tokens, at least" in full
+    assert f"{cheapest:.4g} for a million output tokens " in full
+    bound = replace(found, chosen=replace(found.chosen, by="bound"))
+    text = words(text_of(shown(Answers(bound, price=price))))
+    server = Answers(bound).server
+    assert f"at most {server.requests_per_second:.3g} prompts" in text
+    least = price * 8 / 3600 * 1e6 / server.output_tokens_per_second
+    assert least < cheapest
+    assert f"{least:.4g} for a million output tokens, at least" in text
     traffic = Traffic.of(512, 16, 0)
     assert "over 1 kinds of request" in words(text_of(shown(Answers(found, traffic=traffic))))
 
@@ -147,8 +154,10 @@ def test_pools_are_shown_beside_the_shared_chips(found: Plan):
     cost, shared = pools.chip_seconds_per_output_token, cheapest.chosen.chip_seconds_per_output_token
     assert f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second" in text
     assert f"{abs(cost / shared - 1):.1%} {'less' if cost < shared else 'more'} than on shared chips" in text
-    for unit in (pools.prefill, pools.decode):
+    assert "chip-ms per output token by the estimate" in text
+    for unit, say in ((pools.prefill, phase_text), (pools.decode, step_text)):
         assert str(unit.prediction.layout.roles) in text
+        assert say(unit.prediction.estimate) in text
     # a plan for latency, or for one batch, is no measure of the pools' cost
     assert "than on shared chips" not in words(text_of(shown(Answers(found), pools)))
 

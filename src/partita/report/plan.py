@@ -17,7 +17,7 @@ from partita.planner.plan import Plan
 from partita.planner.pools import Pools
 from partita.report import answers as shown
 from partita.report.compare import comparison
-from partita.report.expected import note, range_text
+from partita.report.expected import note, phase_text, range_text, step_text
 from partita.report.frontier import frontier_table
 from partita.report.tables import binding_text, columns, layout_text, predictions
 from partita.specs.units import format_bytes, format_count, format_seconds
@@ -124,9 +124,10 @@ def _server(answers: Answers) -> list[Text]:
     if answers.traffic is None and answers.rate is None and answers.price is None:
         return []
     figures = answers.server.as_json(answers.rate, answers.price)
+    bound = answers.plan.ranked_by == "bound"
     text = (
-        f"as a server, at most {figures['requests_per_second']:.3g} prompts and "
-        f"{figures['output_tokens_per_second']:,.0f} output tokens a second"
+        f"as a server, {'at most' if bound else 'an estimated'} {figures['requests_per_second']:.3g} prompts "
+        f"and {figures['output_tokens_per_second']:,.0f} output tokens a second"
     )
     if answers.traffic is not None:
         text += f", over {answers.traffic.requests:,} kinds of request"
@@ -137,7 +138,7 @@ def _server(answers: Answers) -> list[Text]:
             figures["price_per_million_output_tokens"],
             "" if answers.rate is None else " at that rate",
         )
-        text += f"; {price:.4g} for a million output tokens{when}, at least"
+        text += f"; {price:.4g} for a million output tokens{when}{', at least' if bound else ''}"
     return [Text(text)]
 
 
@@ -171,22 +172,23 @@ def _runners_up(found: Plan) -> Table:
 
 def disaggregated(pools: Pools, found: Plan) -> Group:
     """Both pools, and how they compare with the plan on shared chips."""
-    table = columns(
-        "pool", "units", "chips each", "layout", "batch", "time, bound", "prompts/s each", "binds"
-    )
+    times = ("time, estimated", "time, bound") if found.decode.estimate else ("time, bound",)
+    table = columns("pool", "units", "chips each", "layout", "batch", *times, "prompts/s each", "binds")
     for name, count, unit in (
         ("prefill", pools.prefill_units, pools.prefill),
         ("decode", pools.decode_units, pools.decode),
     ):
         prediction = unit.prediction
-        seconds = prediction.total_seconds if name == "prefill" else prediction.step_seconds
+        prefill = name == "prefill"
+        say = phase_text if prefill else step_text
         table.add_row(
             name,
             f"{count}",
             f"{unit.chips}",
             Text(f"{prediction.layout.roles}, mesh {prediction.setting.mesh}"),
             f"{prediction.batch}",
-            format_seconds(seconds),
+            *([say(prediction.estimate)] if len(times) == 2 else []),
+            format_seconds(prediction.total_seconds if prefill else prediction.step_seconds),
             f"{unit.rate:.3g}",
             binding_text(prediction.bound.binds),
         )
@@ -198,7 +200,7 @@ def disaggregated(pools: Pools, found: Plan) -> Group:
     beside = f"{abs(cost / shared - 1):.1%} {'less' if cost < shared else 'more'} than on shared chips"
     text = Text(
         f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second at "
-        f"{cost * 1e3:.3g} chip-ms per output token, "
+        f"{cost * 1e3:.3g} chip-ms per output token by the {found.ranked_by}, "
         f"{beside if alike else 'chosen for cost at any batch'}; the keys and values of one prefill "
         f"({format_bytes(pools.transfer_bytes)}) cross in {format_seconds(pools.transfer_seconds)}"
     )

@@ -16,7 +16,7 @@ from partita.planner.frontier import Point
 from partita.planner.plan import Plan
 from partita.report.expected import phase_text, step_text
 from partita.report.plots import Panel, Series, draw, save
-from partita.report.tables import columns
+from partita.report.tables import columns, layout_text
 from partita.specs.units import format_seconds
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
@@ -89,7 +89,9 @@ def _time(point: Point, by: By) -> str:
 def _layout(prediction: Prediction) -> Text:
     setting = prediction.setting
     stages = f", {setting.stages} stages" if setting.stages > 1 else ""
-    return Text(f"{prediction.layout.roles}, mesh {setting.mesh}{stages}")
+    text = layout_text(prediction.layout.roles)
+    joint = ",\n" if "\n" in text.plain else ", "
+    return text.append(f"{joint}mesh {setting.mesh}{stages}")
 
 
 def plot_frontier(plan: Plan, path: Path) -> None:

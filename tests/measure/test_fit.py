@@ -1,4 +1,4 @@
-"""The fit finds the constants that times were made with, says how sure it is, and holds out what it says."""
+"""The fit finds the constants that times were made with, and says how sure it is."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partita.cost.clock import EstimateClock
-from partita.measure.fit import Point, fit, held_out
+from partita.measure.fit import Point, fit
 from partita.measure.refit import measured_runs
 from partita.specs import Constant, Profile
 
@@ -63,19 +63,6 @@ def test_errors_are_logarithms_of_measured_over_estimated():
     found = fit(some, TEMPLATE, STARTS)
     expected = [math.log(point.seconds / point.seconds_by(found.profile)) for point in some]
     np.testing.assert_allclose(found.errors, expected, atol=1e-9)
-
-
-def test_held_out_errors_are_of_fits_that_had_not_seen_them():
-    """One group is twice as slow as all others say."""
-    slow = [
-        Point(p.label, p.groups, p.seconds * (2 if p.groups == ("table 2",) else 1), p.seconds_by)
-        for p in points(0.0)
-    ]
-    errors = held_out(slow, TEMPLATE, STARTS)
-    groups = sorted({group for p in slow for group in p.groups})
-    order = [group for group in groups for p in slow if group in p.groups]
-    of_slow = [error for error, group in zip(errors, order, strict=True) if group == "table 2"]
-    np.testing.assert_allclose(of_slow, math.log(2), rtol=0.02)
 
 
 def test_too_few_points_are_refused():

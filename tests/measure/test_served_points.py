@@ -51,6 +51,7 @@ def test_the_profile_is_what_the_points_give(again):
             expected = pytest.approx(value, rel=5e-3) if isinstance(value, float) else value
             assert getattr(shipped.constants[name], field) == expected, (name, field)
     np.testing.assert_allclose(shipped.residuals, again.residuals, atol=5e-3)
+    np.testing.assert_allclose(shipped.coverage, again.coverage, atol=0.01)
     for name, span in again.region.model_dump().items():
         expected = pytest.approx(span) if isinstance(span[0], float) else span
         assert getattr(shipped.region, name) == expected
@@ -69,11 +70,12 @@ def test_a_model_the_fit_has_not_seen(found):
 
 def test_the_interval_holds_nine_tenths(found):
     shipped = profile("h100")
-    width = half_width(shipped.residuals)
+    width = half_width(shipped.residuals, held_out=shipped.held_out)
     assert 0.05 < width < 0.25
     logs = np.abs(np.log1p(errors(found, shipped)))
     assert np.mean(logs <= width) >= 0.9
-    assert len(shipped.residuals) == 2 * 357  # once without its model, once without its number of chips
+    assert shipped.held_out == 2 * 357  # once without its model, once without its number of chips
+    assert shipped.coverage[-1] >= 0.9
 
 
 def test_few_constants_of_known_meaning():

@@ -1,9 +1,9 @@
 """How far an estimate may be off: an interval from held-out error, and what of it is extrapolated.
 
-Within the region a profile was fitted to, 90% of measurements that were left out of the fit lie within the
-interval (split conformal prediction on the size of the logarithmic error). Outside it is wider by half for
-every doubling of a quantity beyond the region and for every phase or layout that the fit had not seen: a
-convention, which no data at hand justify more exactly. Knows nothing about how the estimate was made.
+Within the region a profile was fitted to, 90% of measurements whose whole setting was left out of the fit lie
+within the interval (split conformal prediction on the size of the logarithmic error). Outside it is wider by
+half for every doubling of a quantity beyond the region and for every phase or layout that the fit had not
+seen: a convention, checked by `Profile.coverage`. Knows nothing about how the estimate was made.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partita.specs.profile import Profile, Range
+from partita.specs.profile import Profile, Range, Region
 from partita.specs.units import format_count
 
 COVERAGE = 0.9
@@ -43,7 +43,14 @@ class Asked:
 
 def interval(profile: Profile, asked: Asked) -> Interval:
     """The interval of an estimate by `profile`."""
-    region, beyond, sentences = profile.region, 0.0, []
+    beyond, sentences = outside(profile.region, asked)
+    width = half_width(profile.residuals, held_out=profile.held_out) * (1 + beyond / 2)
+    return Interval(math.exp(-width), math.exp(width), sentences)
+
+
+def outside(region: Region, asked: Asked) -> tuple[float, tuple[str, ...]]:
+    """How many doublings something lies outside what was fitted to, of all quantities, and sentences."""
+    beyond, sentences = 0.0, []
     for name, unit in (
         ("parameters", "parameters of the model"),
         ("chips", "chips"),
@@ -62,21 +69,26 @@ def interval(profile: Profile, asked: Asked) -> Interval:
         if seen and value not in seen:
             beyond += 1
             sentences.append(f"{name} {value}, fitted to {', '.join(seen)}")
-    width = half_width(profile.residuals) * (1 + beyond / 2)
-    return Interval(math.exp(-width), math.exp(width), tuple(sentences))
+    return beyond, tuple(sentences)
 
 
-def half_width(residuals: Sequence[float]) -> float:
-    """The size of logarithmic error that 90% of new measurements stay within.
+def half_width(residuals: Sequence[float], coverage: float = COVERAGE, held_out: int | None = None) -> float:
+    """The size of logarithmic error that a share `coverage` of new measurements stays within.
 
-    Of n held-out errors the ceil(0.9 (n + 1))-th smallest (split conformal prediction: Lei et al. 2018,
-    arXiv 1604.04173); where n is too small for that, twice the largest, at least 0.25.
+    Of n held-out errors the ceil(coverage (n + 1))-th smallest (split conformal prediction: Lei et al. 2018,
+    arXiv 1604.04173); where n is too small for that, twice the largest, at least 0.25. `held_out`: n, where
+    `residuals` are sizes at equal steps from the least to the largest; between them it is interpolated.
     """
     sizes = sorted(map(abs, residuals))
-    place = math.ceil(COVERAGE * (len(sizes) + 1))
-    if place <= len(sizes):
+    count = len(sizes) if held_out is None else held_out
+    place = math.ceil(coverage * (count + 1))
+    if place > count:
+        return max(_FEWEST, 2 * sizes[-1]) if sizes else 2 * _FEWEST
+    if held_out is None:
         return sizes[place - 1]
-    return max(_FEWEST, 2 * sizes[-1]) if sizes else 2 * _FEWEST
+    step, part = divmod((place - 1) / (count - 1) * (len(sizes) - 1), 1)
+    low, high = sizes[int(step)], sizes[min(int(step) + 1, len(sizes) - 1)]
+    return low + part * (high - low)
 
 
 def _span(fitted: Range) -> str:

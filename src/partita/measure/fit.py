@@ -3,7 +3,8 @@
 What is fitted is the logarithm of each constant, within its plausible range, so that the estimates' relative
 errors are least; errors far above `SCALE` count less than their squares (SciPy's soft_l1). Confidence
 intervals come from the curvature of the fit, held-out errors from fitting again without a group of points.
-Knows nothing about what a point is: it can be timed by a profile, and somebody measured it.
+Knows nothing about what a point is: it can be timed by a profile, and somebody measured it. How far held-out
+errors justify an interval is `held_out.py`'s.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partita.cost.interval import Asked
 from partita.specs.profile import Constant, Profile, term_of
 
 SCALE = 0.03
@@ -30,6 +32,8 @@ class Point:
     groups: tuple[str, ...]
     seconds: float
     seconds_by: Callable[[Profile], float]
+    asked: tuple[Asked, ...] = ()
+    """What it was measured of, as a profile's region counts it; several phases where it is of several."""
 
 
 @dataclass(frozen=True)
@@ -76,22 +80,6 @@ def fit(points: Sequence[Point], template: Profile, starts: Mapping[str, float],
         for name, x, s, a, b in zip(names, found.x, spread, least, most, strict=True)
     }
     return Fit(_with(template, fitted), -errors(found.x))
-
-
-def held_out(
-    points: Sequence[Point], template: Profile, starts: Mapping[str, float], scale: float = SCALE
-) -> np.ndarray:
-    """Logarithms of measured over estimated seconds by fits that had not seen them.
-
-    Every group is left out once, and gives an error for each of its points; groups in the order of their
-    names, points in theirs.
-    """
-    found = []
-    for group in sorted({group for point in points for group in point.groups}):
-        rest = [point for point in points if group not in point.groups]
-        profile = fit(rest, template, starts, scale).profile
-        found += [math.log(p.seconds / p.seconds_by(profile)) for p in points if group in p.groups]
-    return np.array(found)
 
 
 def _settled(

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from partita.cost.expected import asked_of, estimated_seconds
 from partita.cost.prediction import Prediction, Setting, predict
-from partita.measure.fit import Point, fit, held_out
+from partita.measure.fit import Point, fit
+from partita.measure.held_out import leave_out, region_of, with_errors, with_held_out
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_layout
-from partita.specs import Formats, Profile, Region, Workload, catalogue_model, parse_cluster
+from partita.specs import Formats, Profile, Workload, catalogue_model, parse_cluster
 from partita.specs.catalogue import profile as catalogue_profile
 from partita.specs.catalogue.read import measured
 from partita.specs.profile_text import profile_toml
@@ -61,9 +64,9 @@ class MeasuredRun:
 
     @property
     def point(self) -> Point:
-        """Left out of a fit once with its table or column, once with all runs of its batch."""
-        groups = (self.group, f"batch {self.batch}")
-        return Point(self.name, groups, self.seconds, self.estimated_seconds)
+        """Left out of a fit with all of its table or column."""
+        asked = tuple(asked_of(each.work) for each in self.predictions)
+        return Point(self.name, (self.group,), self.seconds, self.estimated_seconds, asked)
 
 
 def measured_runs(name: str, which: str = "runs") -> tuple[MeasuredRun, ...]:
@@ -105,31 +108,13 @@ def refit(name: str) -> Profile:
     """
     runs, known, starts = measured_runs(name), catalogue_profile(name), STARTS[name]
     fixed = {key: constant for key, constant in known.constants.items() if constant.fixed is not None}
-    template = known.model_copy(update={"constants": fixed, "region": _region(runs)})
     points = [run.point for run in runs]
+    template = known.model_copy(update={"constants": fixed, "region": region_of(points), "coverage": ()})
     profile, unseen = fit(points, template, starts).profile, measured_runs(name, "unseen")
     if unseen:
         errors = [math.log(run.seconds / run.estimated_seconds(profile)) for run in unseen]
-    else:
-        errors = held_out(points, template, starts)
-    return profile.model_copy(update={"residuals": tuple(map(float, errors))})
-
-
-def _region(runs: tuple[MeasuredRun, ...]) -> Region:
-    asked = [asked_of(each.work) for run in runs for each in run.predictions]
-
-    def span(name: str) -> tuple[float, float]:
-        values = [float(getattr(each, name)) for each in asked]
-        return min(values), max(values)
-
-    return Region(
-        parameters=span("parameters"),
-        chips=span("chips"),
-        tokens=span("tokens"),
-        context=span("context"),
-        phases=tuple(sorted({each.phase for each in asked})),
-        layouts=tuple(sorted({each.layout for each in asked})),
-    )
+        return with_errors(profile, np.array(errors))
+    return with_held_out(profile, leave_out(points, template, starts))
 
 
 if __name__ == "__main__":

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from partita.cost.interval import Asked
 from partita.cost.served import Load, Served
 from partita.cost.setting import Setting
-from partita.measure.fit import Point, fit, held_out
+from partita.measure.fit import Point, fit
+from partita.measure.held_out import leave_out, region_of, with_held_out
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_roles
-from partita.specs import Formats, Profile, Region, Workload, catalogue_model, parse_cluster
+from partita.specs import Formats, Profile, Workload, catalogue_model, parse_cluster
 from partita.specs.catalogue import profile as catalogue_profile
 from partita.specs.catalogue.read import measured_rows
 from partita.specs.profile_text import profile_toml
@@ -87,9 +89,27 @@ class Block:
         """Left out of a fit with all of their model, and with all of their number of chips."""
         groups = (self.rows[0].model, f"{self.rows[0].chips} chips")
         return tuple(
-            Point(row.name, groups, row.seconds, lambda profile, i=i: float(self.estimated(profile)[i]))
+            Point(
+                row.name,
+                groups,
+                row.seconds,
+                lambda profile, i=i: float(self.estimated(profile)[i]),
+                self.asked(row),
+            )
             for i, row in enumerate(self.rows)
         )
+
+    def asked(self, row: ServedRow) -> tuple[Asked, Asked]:
+        """The decode step of all clients and one request's prefill, as a profile's region counts them."""
+        decode = Asked(
+            parameters=self.served.setting.model.parameters,
+            chips=row.chips,
+            tokens=row.concurrency,
+            context=row.prompt + row.output // 2,
+            phase="decode",
+            layout="/".join(LAYOUT),
+        )
+        return decode, replace(decode, tokens=row.prompt, context=row.prompt, phase="prefill")
 
 
 def read_rows(lines: Sequence[dict[str, str]]) -> tuple[ServedRow, ...]:
@@ -146,27 +166,9 @@ def refit() -> Profile:
     found, known = published(), catalogue_profile(NAME)
     points = [point for block in found for point in block.points]
     fixed = {name: constant for name, constant in known.constants.items() if constant.fixed is not None}
-    template = known.model_copy(update={"constants": fixed, "region": region(found)})
-    errors = held_out(points, template, STARTS, SCALE)
+    template = known.model_copy(update={"constants": fixed, "region": region_of(points), "coverage": ()})
     profile = fit(points, template, STARTS, SCALE).profile
-    return profile.model_copy(update={"residuals": tuple(map(float, errors))})
-
-
-def region(found: Sequence[Block]) -> Region:
-    """What the points span, both phases together."""
-    rows = [row for block in found for row in block.rows]
-
-    def span(values: Sequence[float]) -> tuple[float, float]:
-        return float(min(values)), float(max(values))
-
-    return Region(
-        parameters=span([block.served.setting.model.parameters for block in found]),
-        chips=span([row.chips for row in rows]),
-        tokens=span([n for row in rows for n in (row.concurrency, row.prompt)]),
-        context=span([n for row in rows for n in (row.prompt, row.prompt + row.output // 2)]),
-        phases=("decode", "prefill"),
-        layouts=("/".join(LAYOUT),),
-    )
+    return with_held_out(profile, leave_out(points, template, STARTS, SCALE))
 
 
 if __name__ == "__main__":

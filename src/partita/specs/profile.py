@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from partita.specs.formats import Float
 
 LEVELS = ("torus", "switch", "network")
+COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9)
+"""Of which intervals a profile may say how often they held (`Profile.coverage`)."""
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -119,6 +121,19 @@ class Profile(BaseModel):
     region: Region = Region()
     residuals: tuple[Finite, ...] = ()
     """Natural logarithms of measured over estimated seconds, of measurements left out of the fit."""
+    held_out: Annotated[int, Field(gt=1, strict=True)] | None = None
+    """How many measurements were left out, where `residuals` has but the sizes of their errors at equal steps
+    from the least to the largest, such as every 5%; None: it has all errors."""
+    coverage: tuple[Finite, ...] = ()
+    """At each of `COVERAGES` the share of held-out measurements in intervals made without their setting."""
+
+    @model_validator(mode="after")
+    def _errors_are_whole(self) -> Profile:
+        if self.held_out is not None and not 2 <= len(self.residuals) <= self.held_out:
+            raise ValueError(f"{len(self.residuals)} residuals cannot stand for {self.held_out} held out")
+        if self.coverage and len(self.coverage) != len(COVERAGES):
+            raise ValueError(f"coverage needs a share for each of {', '.join(map(str, COVERAGES))}")
+        return self
 
     @model_validator(mode="after")
     def _constants_are_known(self) -> Profile:

@@ -33,6 +33,10 @@ def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
         for start in range(0, len(profile.residuals), 12):
             yield "  " + " ".join(f"{residual:.4f}," for residual in profile.residuals[start : start + 12])
         yield "]"
+    if profile.held_out is not None:
+        yield f"held_out = {profile.held_out}"
+    if profile.coverage:
+        yield f"coverage = [{', '.join(f'{share:.4g}' for share in profile.coverage)}]"
     prefix = f"{table}." if table else ""
     yield f"\n[{prefix}constants]"
     for name, constant in profile.constants.items():

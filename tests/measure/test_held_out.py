@@ -1,0 +1,80 @@
+"""Held-out errors: of fits that had not seen a setting, and how often intervals made without it hold."""
+
+import math
+
+import numpy as np
+import pytest
+
+from partita.cost.interval import Asked
+from partita.measure.fit import Point
+from partita.measure.held_out import LeftOut, coverages, leave_out, region_of, with_errors
+from partita.measure.refit import measured_runs
+from partita.specs import Constant, Profile, Region
+
+TRUE = {"matmul_share": 0.6, "torus/share": 0.4, "torus/message_seconds": 4e-6}
+STARTS = {"matmul_share": 0.9, "torus/share": 0.9, "torus/message_seconds": 1e-6}
+TEMPLATE = Profile(
+    name="made",
+    source="here",
+    constants={"memory_share": Constant(value=0.8, fixed="as the times were made")},
+)
+ASKED = Asked(parameters=8e9, chips=8, tokens=64, context=100, phase="decode", layout="ws1d/heads")
+
+
+def test_errors_are_of_fits_that_had_not_seen_the_setting():
+    """One setting is twice as slow as all others say."""
+    made = {name: Constant(value=value, fixed="made") for name, value in TRUE.items()}
+    profile = TEMPLATE.model_copy(update={"constants": {**TEMPLATE.constants, **made}})
+    points = []
+    for run in measured_runs("tpu-v4"):
+        seconds = run.estimated_seconds(profile) * (2 if run.group == "table 2" else 1)
+        points.append(Point(run.name, (run.group,), seconds, run.estimated_seconds, run.point.asked))
+    found = leave_out(points, TEMPLATE, STARTS)
+    assert [left.group for left in found] == sorted({run.group for run in measured_runs("tpu-v4")})
+    assert sum(len(left.points) for left in found) == len(points)
+    (slow,) = (left for left in found if left.group == "table 2")
+    np.testing.assert_allclose(slow.errors, math.log(2), rtol=0.02)
+    (other,) = (left for left in found if left.group.startswith("MT-NLG"))
+    assert other.region.parameters == (540356640768, 540356640768)
+
+
+def left(group: str, errors: list[float], chips: float = 8) -> LeftOut:
+    asked = (Asked(**{**vars(ASKED), "chips": chips}),)
+    points = tuple(Point("", (group,), 1.0, lambda profile: 1.0, asked) for _ in errors)
+    return LeftOut(group, points, Region(chips=(8, 8)), np.array(errors))
+
+
+def test_a_setting_is_judged_by_the_errors_of_the_others():
+    small, large = [0.01 * i for i in range(1, 20)], [0.3] * 19
+    found = left("a", small), left("b", large)
+    # all of a lie within 0.3, none of b within 0.19
+    assert coverages(found) == (0.5,) * 5
+
+
+def test_an_interval_outside_the_others_region_is_wider():
+    small = [0.01 * i for i in range(1, 20)]
+    inside = left("a", small), left("b", [0.25] * 19)
+    outside = left("a", small), left("b", [0.25] * 19, chips=16)  # half as wide again: 0.27 at 90%
+    assert coverages(inside)[-1] == 0.5
+    assert coverages(outside)[-1] == 1
+
+
+def test_a_region_is_what_points_span():
+    points = (*left("a", [0.1], chips=4).points, *left("b", [0.1], chips=16).points)
+    found = region_of(points)
+    assert found.chips == (4, 16)
+    assert found.tokens == (64, 64)
+    assert (found.phases, found.layouts) == (("decode",), ("ws1d/heads",))
+    assert region_of(()) == Region()
+
+
+def test_many_errors_are_kept_as_sizes_at_equal_steps():
+    few, many = np.array([0.1, -0.2]), np.linspace(-1, 0.5, 301)
+    assert with_errors(TEMPLATE, few).residuals == (0.1, -0.2)
+    assert with_errors(TEMPLATE, few).held_out is None
+    found = with_errors(TEMPLATE, many)
+    assert found.held_out == 301
+    assert len(found.residuals) == 21
+    assert found.residuals[0] == 0
+    assert found.residuals[-1] == 1
+    assert found.residuals[10] == pytest.approx(np.median(np.abs(many)))

@@ -151,9 +151,8 @@ def _why(found: Plan) -> Table:
 
 def _runners_up(found: Plan) -> Table:
     """The other pairs, by what all are ranked by; with their cluster where it is not the same of all."""
-    by = "estimated" if found.ranked_by == "estimate" else "bound"
-    right = ("batches", f"latency, {by}", f"chip-ms per output token, {by}", "loses by")
-    others = columns("runner-up: prefill", "decode", "mesh", *right, right=right)
+    right = ("batches", "latency", "chip-ms per output token", "loses by")
+    others = columns(f"runner-up by {found.ranked_by}: prefill", "decode", "mesh", *right, right=right)
     pairs = (found.chosen, *found.runners_up)
     one = len({pair.decode.setting.cluster.name for pair in pairs}) == 1
     for pair, row in zip(found.runners_up, found.losses(), strict=True):

@@ -43,14 +43,16 @@ class Answers:
     @cached_property
     def rules(self) -> dict[str, list[Rule]]:
         """Every rule that each phase's layout breaks or bends."""
-        return {phase: broken_rules(getattr(self.plan, phase)) for phase in ("prefill", "decode")}
+        by = self.plan.ranked_by
+        return {phase: broken_rules(getattr(self.plan, phase), by) for phase in ("prefill", "decode")}
 
     @cached_property
     def crossovers(self) -> list[Crossover]:
         """The nearest batch, context and prompt at which each phase would have another layout."""
         found: list[Crossover] = []
         for chosen in (self.plan.prefill, self.plan.decode):
-            found += crossovers(chosen, list(self._rivals(chosen)), evaluations=40)
+            rivals = list(self._rivals(chosen))
+            found += crossovers(chosen, rivals, evaluations=40, by=self.plan.ranked_by)
         return found
 
     @cached_property

@@ -37,8 +37,8 @@ class Ask:
     them to the planner. clusters, formats: to choose from. mesh: fixed, for one cluster. stages: of a
     pipeline; None for every number that divides the nodes. auto_chunk: chunks of a prompt are chosen too.
     Limits in seconds; rate: prompts per second to sustain. memory_bytes: of one chip, where less than all may
-    be used. traffic: requests that are not all alike, whose means the workload has. by: which time is minimised
-    and limited; None for the estimate where every cluster has a profile, else the bound.
+    be used. traffic: requests that are not all alike, whose means the workload has. by: which time is
+    minimised and limited; None for the estimate where every cluster has a profile, else the bound.
     """
 
     model: Model

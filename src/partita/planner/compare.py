@@ -6,10 +6,11 @@ Both are priced by the same cost model, so what differs is the plans. Knows noth
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from partita.cost.prediction import Prediction
+from partita.planner.by import By
 from partita.planner.pair import Pair
 from partita.planner.saved import setting_as_json
 
@@ -22,7 +23,7 @@ class Priced(Protocol):
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of both plans; times, costs and MFU are bounds."""
+    """One number of both plans."""
 
     name: str
     unit: str
@@ -64,6 +65,9 @@ class Comparison:
     layouts: dict[str, tuple[str, str]]
     """Phase -> the layouts of a and of b, equal ones too."""
     figures: tuple[Figure, ...]
+    """Times, costs and MFU are bounds."""
+    estimates: tuple[Figure, ...] = ()
+    """The same times, costs and MFU as estimated; none where a plan's cluster has no profile."""
 
     def figure(self, name: str) -> Figure:
         """Raises KeyError where neither plan has it."""
@@ -75,6 +79,7 @@ class Comparison:
             "setting": {name: {"a": a, "b": b} for name, (a, b) in self.setting.items()},
             "layouts": {phase: {"a": a, "b": b} for phase, (a, b) in self.layouts.items()},
             "bound": [figure.as_json() for figure in self.figures],
+            "estimate": [figure.as_json() for figure in self.estimates] or None,
         }
 
 
@@ -84,22 +89,25 @@ def _missing(name: str) -> Figure:
 
 def compare(a: Priced, b: Priced) -> Comparison:
     """Prices both plans and lists what differs."""
-    pairs = [Pair(*plan.predictions()) for plan in (a, b)]
+    pairs = [Pair(*plan.predictions(), by="bound") for plan in (a, b)]
     one, other = pairs
     settings = [dict(_flat(setting_as_json(pair.decode.setting))) for pair in pairs]
     names = [*settings[0], *(name for name in settings[1] if name not in settings[0])]
     values = {name: (settings[0].get(name), settings[1].get(name)) for name in names}
+    expected = [replace(p, by="estimate") for p in pairs if p.decode.setting.cluster.profile is not None]
     phases = {"prefill": (one.prefill, other.prefill), "decode": (one.decode, other.decode)}
     return Comparison(
         setting={name: value for name, value in values.items() if value[0] != value[1]},
         layouts={phase: (str(a.layout.roles), str(b.layout.roles)) for phase, (a, b) in phases.items()},
-        figures=tuple(_figures(one, other)),
+        figures=(*_times(one, other), *_sizes(one, other)),
+        estimates=tuple(_times(*expected)) if len(expected) == 2 else (),
     )
 
 
-def _figures(a: Pair, b: Pair) -> Iterator[Figure]:
+def _times(a: Pair, b: Pair) -> Iterator[Figure]:
+    """Times, and what follows from them; by either time, as the pairs are."""
     yield Figure("ttft", "seconds", a.ttft_seconds, b.ttft_seconds, "lower")
-    yield Figure("tpot", "seconds", a.decode.step_seconds, b.decode.step_seconds, "lower")
+    yield Figure("tpot", "seconds", a.tpot_seconds, b.tpot_seconds, "lower")
     yield Figure("switch", "seconds", a.switch_seconds, b.switch_seconds, "lower")
     yield Figure("latency", "seconds", a.latency_seconds, b.latency_seconds, "lower")
     cost = a.chip_seconds_per_output_token, b.chip_seconds_per_output_token
@@ -109,12 +117,21 @@ def _figures(a: Pair, b: Pair) -> Iterator[Figure]:
         paid = (cost[0] * prices[0] / 3600 * 1e6, cost[1] * prices[1] / 3600 * 1e6)
         yield Figure("price_per_million_output_tokens", "currency", *paid, "lower")
     yield Figure("throughput", "tokens/s", _throughput(a), _throughput(b), "higher")
+    for phase in ("prefill", "decode"):
+        mine, theirs = (_mfu(getattr(pair, phase), pair.by) for pair in (a, b))
+        yield Figure(f"{phase}_mfu", "share", mine, theirs, "higher")
+
+
+def _mfu(prediction: Prediction, by: By) -> float:
+    return prediction.bound_mfu if by == "bound" else prediction.mfu
+
+
+def _sizes(a: Pair, b: Pair) -> Iterator[Figure]:
+    """What chips hold, and how many there are."""
     yield Figure("context", "tokens", a.decode.max_context, b.decode.max_context, "higher")
     yield Figure("batch", "sequences", a.decode.max_batch, b.decode.max_batch, "higher")
     for phase in ("prefill", "decode"):
-        mine, theirs = getattr(a, phase), getattr(b, phase)
-        yield Figure(f"{phase}_mfu", "share", mine.bound_mfu, theirs.bound_mfu, "higher")
-        held = mine.memory_bytes, theirs.memory_bytes
+        held = getattr(a, phase).memory_bytes, getattr(b, phase).memory_bytes
         for part in dict.fromkeys([*held[0], *held[1]]):
             yield Figure(f"{phase}_memory_{part}", "bytes", held[0].get(part, 0), held[1].get(part, 0), None)
     chips = a.decode.setting.cluster.chips, b.decode.setting.cluster.chips

@@ -1,7 +1,7 @@
 """How far the next crossover is: the batch, context or prompt at which another layout would be better.
 
-For one phase at a time, by its bound: layouts are compared by the time of a step, and one that no longer fits
-loses to any that does. Knows nothing about where the other layouts come from.
+For one phase at a time: layouts are compared by the time of a step, the bound or the estimate, and one that
+no longer fits loses to any that does. Knows nothing about where the other layouts come from.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from partita.cost.prediction import Phase, Prediction, Setting
 from partita.errors import InputError
+from partita.planner.by import BYS, By, step_seconds
 from partita.planner.screen import likely
 
 Quantity = Literal["batch", "context", "prompt"]
@@ -44,6 +45,9 @@ class Crossover:
     why: Literal["faster", "fits"]
     gains: float
     """Part of the chosen layout's step that the other saves at `value`; 0 where it only fits."""
+    bound_gains: float
+    """The same by the bound, whichever time they are compared by."""
+    by: By = "bound"
 
     def __str__(self) -> str:
         side = "from" if self.value > self.here else "down from"
@@ -63,26 +67,27 @@ class Crossover:
             "still": self.still,
             "becomes": self.becomes,
             "why": self.why,
-            "bound": {"gains": self.gains},
+            "bound": {"gains": self.bound_gains},
+            "estimate": {"gains": self.gains} if self.by == "estimate" else None,
         }
 
 
 def crossovers(
-    chosen: Prediction, candidates: Sequence[Prediction], *, evaluations: int = 200
+    chosen: Prediction, candidates: Sequence[Prediction], *, evaluations: int = 200, by: By = "bound"
 ) -> list[Crossover]:
     """The nearest crossovers of a phase above and below what it was priced for, in all its quantities.
 
     `candidates` are other layouts of the same phase and model, on the chosen one's mesh or another; each is
     priced with the storage it comes with. At most about `evaluations` steps are priced: what one side does
     not need is left to the next. A candidate that is already better here is left out: it lost for reasons of
-    the whole plan.
+    the whole plan. `by`: the time they are compared by; errors as those of `by.step_seconds`.
     """
-    rivals = [c for c in candidates if not _better(c, chosen)]
+    rivals = [c for c in candidates if not _better(c, chosen, by)]
     quantities = QUANTITIES[chosen.phase]
     sides: list[tuple[Quantity, bool]] = [(quantity, up) for up in (False, True) for quantity in quantities]
     found, left = [], evaluations
     for place, (quantity, up) in enumerate(sides if rivals else ()):
-        search = _Search(chosen, rivals, quantity, left // (len(sides) - place))
+        search = _Search(chosen, rivals, quantity, left // (len(sides) - place), by)
         crossing = search.run(up)
         left -= search.used
         if crossing is not None:
@@ -97,6 +102,7 @@ def next_crossover(
     *,
     up: bool = True,
     evaluations: int = 72,
+    by: By = "bound",
 ) -> Crossover | None:
     """The smallest larger (or largest smaller) value at which a candidate is better; None if none is found.
 
@@ -110,25 +116,31 @@ def next_crossover(
     if quantity not in QUANTITIES[chosen.phase]:
         accepted = ", ".join(QUANTITIES[chosen.phase])
         raise InputError("quantity", quantity, f"{chosen.phase} has {accepted}")
-    return _Search(chosen, candidates, quantity, evaluations).run(up)
+    return _Search(chosen, candidates, quantity, evaluations, by).run(up)
 
 
 class _Search:
     """One search to one side; counts the steps it prices."""
 
     def __init__(
-        self, chosen: Prediction, candidates: Sequence[Prediction], quantity: Quantity, evaluations: int
+        self,
+        chosen: Prediction,
+        candidates: Sequence[Prediction],
+        quantity: Quantity,
+        evaluations: int,
+        by: By,
     ):
         self.chosen, self.candidates = chosen, candidates
         self.quantity: Quantity = quantity
         self.evaluations, self.used = evaluations, 0
+        self.by: By = by
 
     def run(self, up: bool) -> Crossover | None:
         here = good = bad = _value(self.chosen, self.quantity)
         better: list[Prediction] = []
         reach = MOST / here if up else 1 / here
         factors = np.geomspace(1, reach, num=max(2, round(4 * abs(math.log2(reach))) + 1))[1:]
-        rivals, factor = likely(self.chosen, self.candidates, self.quantity, factors, RIVALS)
+        rivals, factor = likely(self.chosen, self.candidates, self.quantity, factors, RIVALS, self.by)
         for bad in _steps(here, up, None if factor is None else round(here * factor)):
             better, some_fit = self.better_at(bad, rivals)
             if better:
@@ -150,8 +162,10 @@ class _Search:
 
     def crossover(self, here: int, good: int, bad: int, better: list[Prediction]) -> Crossover:
         mine = self.price(self.chosen, bad)
-        best = min((self.price(c, bad) for c in better), key=lambda p: (not p.fits, p.step_seconds))
-        faster = mine.fits and best.step_seconds < mine.step_seconds
+        priced = (self.price(c, bad) for c in better)
+        best = min(priced, key=lambda p: (not p.fits, step_seconds(p, self.by)))
+        gains, bound_gains = (1 - step_seconds(best, by) / step_seconds(mine, by) for by in (self.by, BYS[0]))
+        faster = mine.fits and gains > 0
         return Crossover(
             phase=mine.phase,
             quantity=self.quantity,
@@ -160,7 +174,9 @@ class _Search:
             still=good,
             becomes=_name(best, self.chosen),
             why="faster" if faster else "fits",
-            gains=1 - best.step_seconds / mine.step_seconds if faster else 0.0,
+            gains=gains if faster else 0.0,
+            bound_gains=bound_gains if faster else 0.0,
+            by=self.by,
         )
 
     def better_at(self, value: int, rivals: Sequence[Prediction]) -> tuple[list[Prediction], bool]:
@@ -168,7 +184,7 @@ class _Search:
         mine = self.price(self.chosen, value)
         priced = [(rival, self.price(rival, value)) for rival in rivals]
         some_fit = mine.fits or any(there.fits for _, there in priced)
-        return [rival for rival, there in priced if some_fit and _better(there, mine)], some_fit
+        return [rival for rival, there in priced if some_fit and _better(there, mine, self.by)], some_fit
 
     def price(self, prediction: Prediction, value: int) -> Prediction:
         """The same layout for another batch, context or prompt."""
@@ -184,8 +200,8 @@ def _name(found: Prediction, chosen: Prediction) -> str:
     return f"{found.layout.roles}{apart}" + ("" if stages == other else f" in {other} stages")
 
 
-def _better(one: Prediction, other: Prediction) -> bool:
-    return (not one.fits, one.step_seconds) < (not other.fits, other.step_seconds)
+def _better(one: Prediction, other: Prediction, by: By) -> bool:
+    return (not one.fits, step_seconds(one, by)) < (not other.fits, step_seconds(other, by))
 
 
 def _steps(here: int, up: bool, first: int | None) -> Iterator[int]:

@@ -45,7 +45,7 @@ class Exact:
                 self._predict(setting, "decode", mine, storage),
                 question.ranked_by,
             )
-            if not any(not piece.kind.stored and not piece.part for piece in (*decode, *prefill)):
+            if not any(not p.kind.stored and not p.part.strip("kg") for p in (*decode, *prefill)):
                 return
 
     def _predict(self, setting: Setting, phase: Phase, roles: Roles, storage: Storage) -> Prediction:

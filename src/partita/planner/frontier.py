@@ -14,6 +14,7 @@ import numpy as np
 
 from partita.cost.prediction import Phase, Prediction
 from partita.planner.ask import BATCHES
+from partita.planner.by import By, step_seconds, total_seconds
 from partita.planner.exact import Exact
 from partita.planner.pair import prompts_of
 from partita.planner.phases import COARSE_CELLS, MOST_CELLS, Tables, price
@@ -25,28 +26,27 @@ _FEW = 4
 
 @dataclass(frozen=True)
 class Point:
-    """One layout at one batch, priced by the bound."""
+    """One layout at one batch, priced by the bound or the estimate."""
 
     prediction: Prediction
+    by: By = "bound"
 
     @property
     def seconds(self) -> float:
         """Latency: of a decode step, or of a whole prefill."""
-        decode = self.prediction.phase == "decode"
-        return self.prediction.step_seconds if decode else self.prediction.total_seconds
+        seconds = step_seconds if self.prediction.phase == "decode" else total_seconds
+        return seconds(self.prediction, self.by)
 
     @property
     def chip_seconds_per_token(self) -> float:
         """Of all tokens that are computed, a prompt's chunks together."""
-        prediction = self.prediction
-        if prediction.phase == "decode":
-            return prediction.bound_chip_seconds_per_token
-        setting = prediction.setting
-        return setting.cluster.chips * self.seconds / (prediction.batch * setting.workload.new_tokens)
+        prediction, setting = self.prediction, self.prediction.setting
+        tokens = 1 if prediction.phase == "decode" else setting.workload.new_tokens
+        return setting.cluster.chips * self.seconds / (prediction.batch * tokens)
 
     @property
     def mfu(self) -> float:
-        """2N FLOPs a token over what the chips could do in that time, as the bound allows."""
+        """2N FLOPs a token over what the chips could do in that time."""
         setting = self.prediction.setting
         return 2 * setting.model.parameters / (self.chip_seconds_per_token * setting.peaks.flops)
 
@@ -91,7 +91,11 @@ def frontier(tables: Sequence[Tables], most: int = 40) -> tuple[Point, ...]:
         chosen = undominated(cells)
         if len(chosen) > most:  # evenly along it, its ends kept
             chosen = [chosen[i] for i in np.linspace(0, len(chosen) - 1, most).round().astype(int)]
-        points = [Point(exact) for c in chosen if (exact := Exact(tables[c[2]]).alone(phase, c[3], c[4]))]
+        points = [
+            Point(exact, tables[c[2]].question.ranked_by)
+            for c in chosen
+            if (exact := Exact(tables[c[2]]).alone(phase, c[3], c[4]))
+        ]
         found += [
             point
             for _, _, point in undominated(

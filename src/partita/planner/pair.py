@@ -27,10 +27,9 @@ def parse_objective(text: str) -> Objective:
 
 @dataclass(frozen=True)
 class Pair:
-    """One layout for each phase on one storage, priced; its seconds and costs are bounds or, by the profile of
-    its cluster, estimates.
+    """One layout for each phase on one storage, priced; its seconds and costs are bounds or estimates.
 
-    Those of an estimate raise InputError (field "by") where the cluster has no profile.
+    Estimates are those of its cluster's profile, and raise InputError (field "by") where it has none.
     """
 
     prefill: Prediction

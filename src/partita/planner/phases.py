@@ -96,7 +96,7 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
                 part=_part(question, not decode and question.tokens_a_chunk < workload.new_tokens),
                 profile=profile,
             )
-            return found if question.stages == 1 else _staged(question, replace(found, batches=batches), micro)
+            return found if question.stages == 1 else _staged(question, found, batches, micro)
 
         micro = [microbatches(batch, question.stages) for batch in batches]
         if profile is None:
@@ -120,7 +120,7 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
     return tables
 
 
-def _staged(question: Question, found: Table, micro: Micro) -> Table:
+def _staged(question: Question, found: Table, batches: Sequence[int], micro: Micro) -> Table:
     """A table of microbatches on the first stage as one of whole batches in the pipeline.
 
     The first stage has the most layers: a microbatch passes as many of these as make the model, or all
@@ -133,6 +133,7 @@ def _staged(question: Question, found: Table, micro: Micro) -> Table:
     turns = np.maximum(count, passing) if found.phase == "decode" else count + (passing - 1) / chunks
     return replace(
         found,
+        batches=tuple(batches),
         seconds=found.seconds * turns,
         last_seconds=found.last_seconds * turns,
         held_bytes=found.held_bytes + found.kv_bytes * (count - 1),
@@ -181,7 +182,7 @@ def most_axes(ground: Ground, kinds: int, batches: int, most_cells: int) -> int:
 def all_axes(ground: Ground) -> int:
     """Mesh axes of more than one chip that there can be."""
     joined = [slot for slot in ground.slots if slot.size > 1]
-    return sum(1 if slot.whole else len(_prime_factors(slot.size)) for slot in joined)
+    return sum(1 if slot.whole else len(prime_factors(slot.size)) for slot in joined)
 
 
 def _gathering_may_pay(tables: Tables) -> bool:
@@ -203,7 +204,8 @@ def _gathering_may_pay(tables: Tables) -> bool:
     return bool((best > least).any())
 
 
-def _prime_factors(n: int) -> list[int]:
+def prime_factors(n: int) -> list[int]:
+    """Ascending; none of 1."""
     found, divisor = [], 2
     while n > 1:
         while n % divisor == 0:

@@ -16,6 +16,7 @@ import numpy as np
 from partita.cost.prediction import Phase, Prediction
 from partita.errors import InputError
 from partita.planner.ask import Ask
+from partita.planner.by import By, step_seconds, total_seconds
 from partita.planner.exact import Exact
 from partita.planner.pair import prompts_of
 from partita.planner.phases import Tables, price
@@ -26,10 +27,11 @@ from partita.specs.units import format_seconds
 
 @dataclass(frozen=True)
 class Unit:
-    """One cluster in one layout for one phase. rate: prompts per second it takes."""
+    """One cluster in one layout for one phase. rate: prompts per second it takes, as bounded or estimated."""
 
     prediction: Prediction
     rate: float
+    by: By = "bound"
 
     @property
     def chips(self) -> int:
@@ -37,15 +39,42 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """Bytes crossing between the pools in seconds: at least, and as estimated where there is a profile."""
+
+    bytes: float
+    bound_seconds: float
+    estimated_seconds: float | None
+
+    def seconds(self, by: By) -> float:
+        estimated = None if by == "bound" else self.estimated_seconds
+        return self.bound_seconds if estimated is None else estimated
+
+    def as_json(self) -> dict[str, Any]:
+        estimated = None if self.estimated_seconds is None else {"seconds": self.estimated_seconds}
+        return {"bytes": self.bytes, "bound": {"seconds": self.bound_seconds}, "estimate": estimated}
+
+
+@dataclass(frozen=True)
 class Pools:
-    """The balanced pair of pools, by the bound."""
+    """The balanced pair of pools, by the bound or the estimate as their units are.
+
+    transfer: the keys and values of one prefill, from one pool to the other.
+    """
 
     prefill: Unit
     decode: Unit
     prefill_units: int
     decode_units: int
-    transfer_seconds: float
-    transfer_bytes: float
+    transfer: Transfer
+
+    @property
+    def transfer_seconds(self) -> float:
+        return self.transfer.seconds(self.decode.by)
+
+    @property
+    def transfer_bytes(self) -> float:
+        return self.transfer.bytes
 
     @property
     def chips(self) -> int:
@@ -69,12 +98,13 @@ class Pools:
     @property
     def ttft_seconds(self) -> float:
         """One prefill, whose logits give the first token before the keys and values travel."""
-        return self.prefill.prediction.total_seconds
+        return total_seconds(self.prefill.prediction, self.prefill.by)
 
     @property
     def latency_seconds(self) -> float:
         """Of one request: prefill, the transfer, then all decode steps."""
-        return self.ttft_seconds + self.transfer_seconds + self.decode.prediction.total_seconds
+        decode = total_seconds(self.decode.prediction, self.decode.by)
+        return self.ttft_seconds + self.transfer_seconds + decode
 
     def as_json(self) -> dict[str, Any]:
         pools = {
@@ -87,7 +117,8 @@ class Pools:
         }
         return pools | {
             "chips": self.chips,
-            "transfer": {"bytes": self.transfer_bytes, "bound": {"seconds": self.transfer_seconds}},
+            "ranked_by": self.decode.by,
+            "transfer": self.transfer.as_json(),
             "prompts_per_second": self.prompts_per_second,
             "output_tokens_per_second": self.output_tokens_per_second,
             "chip_seconds_per_output_token": self.chip_seconds_per_output_token,
@@ -136,7 +167,7 @@ def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = No
 def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
     """Of every cluster the unit that takes most prompts a second, unless a smaller one beats it per chip."""
     found: list[Unit] = []
-    fastest = np.inf
+    fastest, by = np.inf, tables[0].question.ranked_by
     for each in sorted(tables, key=lambda table: table.question.cluster.chips):
         question, workload = each.question, each.question.workload
         if phase == "prefill":
@@ -156,9 +187,9 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
             prediction = exact.alone(phase, int(row), int(b)) if rate[row, b] > 0 else None
             if prediction is None or not prediction.fits:
                 continue
-            if limit is not None and _limited(prediction) > limit:
+            if limit is not None and _limited(prediction, by) > limit:
                 continue
-            found.append(Unit(prediction, prompts[b] / prediction.total_seconds))
+            found.append(Unit(prediction, prompts[b] / total_seconds(prediction, by), by))
             break
     kept = [u for i, u in enumerate(found) if all(u.rate / u.chips > v.rate / v.chips for v in found[:i])]
     if not kept:
@@ -168,7 +199,7 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
             raise InputError(
                 name,
                 format_seconds(limit),
-                f"no unit keeps it: the fastest bound is {format_seconds(fastest)}",
+                f"no unit keeps it: the fastest {by} is {format_seconds(fastest)}",
             )
         raise InputError(
             "cluster", tables[-1].question.cluster.name, f"no {phase} unit of these chips fits the model"
@@ -176,8 +207,8 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
     return kept
 
 
-def _limited(prediction: Prediction) -> float:
-    return prediction.total_seconds if prediction.phase == "prefill" else prediction.step_seconds
+def _limited(prediction: Prediction, by: By) -> float:
+    return (total_seconds if prediction.phase == "prefill" else step_seconds)(prediction, by)
 
 
 def _balanced(tables: Sequence[Tables], prefill: Unit, decode: Unit, max_chips: int) -> Iterator[Pools]:
@@ -188,24 +219,29 @@ def _balanced(tables: Sequence[Tables], prefill: Unit, decode: Unit, max_chips: 
     """
     for theirs in range(1, (max_chips - prefill.chips) // decode.chips + 1):
         transfer = _transfer(tables, prefill, decode, theirs)
-        rate = min(prefill.rate, prefill.prediction.batch / transfer[0])
+        rate = min(prefill.rate, prefill.prediction.batch / transfer.seconds(prefill.by))
         enough = theirs * decode.rate / rate
         most = (max_chips - theirs * decode.chips) // prefill.chips
         for mine in {min(max(1, int(round_(enough))), most) for round_ in (np.floor, np.ceil)}:
-            yield Pools(prefill, decode, mine, theirs, *transfer)
+            yield Pools(prefill, decode, mine, theirs, transfer)
 
 
-def _transfer(
-    tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_units: int
-) -> tuple[float, float]:
-    """(seconds, bytes) of one prefill's keys and values crossing between the pools.
+def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_units: int) -> Transfer:
+    """Of one prefill's keys and values crossing between the pools.
 
     Over the slowest level of the largest cluster, every chip of the prefill unit sending its part at once, or
-    every chip of the decode pool, if they are fewer, taking one.
+    every chip of the decode pool, if they are fewer, taking one. An estimate is that of one message of each.
     """
     setting = prefill.prediction.setting
     workload, model = setting.workload, setting.model
     held = model.kv_elements(workload.prompt) * prefill.prediction.batch * BYTES[setting.formats.kv]
     largest = max(tables, key=lambda table: table.question.cluster.chips).question.ground
-    pace = min(level.bandwidth for level in largest.levels) * min(prefill.chips, decode_units * decode.chips)
-    return held / pace, float(held)
+    slowest = min(largest.levels, key=lambda level: level.bandwidth)
+    least = held / (slowest.bandwidth * min(prefill.chips, decode_units * decode.chips))
+    profile, estimated = setting.cluster.profile, None
+    if profile is not None:
+        share, start = (
+            profile.link(name, slowest.kind, "collective-permute") for name in ("share", "message_seconds")
+        )
+        estimated = start + least / share
+    return Transfer(float(held), least, estimated)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from partita.cost.prediction import Prediction
+from partita.planner.by import By, expected, step_seconds
 from partita.specs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -19,14 +20,14 @@ _BINDS = {
 
 
 def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str]:
-    """What binds each phase, and by how much the best of every other layout loses or why it is out."""
+    """What binds each phase, and by how much the best of every other layout loses or why it is out.
+
+    By the bound or the estimate as `chosen` is.
+    """
+    by = chosen.by
     for phase in ("prefill", "decode"):
         mine: Prediction = getattr(chosen, phase)
-        bound = mine.bound
-        yield (
-            f"{phase}: {mine.layout.roles}; {binding(mine)}: compute {_ms(bound.compute_seconds)}, "
-            f"memory {_ms(bound.memory_seconds)}, communication {_ms(bound.communication_seconds)}"
-        )
+        yield f"{phase}: {mine.layout.roles}; {_parts(mine, by)}"
         rivals = {}
         for pair in pairs:
             rival: Prediction = getattr(pair, phase)
@@ -34,7 +35,7 @@ def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str
             if ffn == mine.layout.roles.ffn:
                 continue
             best = rivals.get(ffn)
-            if best is None or (not rival.fits, rival.step_seconds) < (not best.fits, best.step_seconds):
+            if best is None or _rank(rival, by) < _rank(best, by):
                 rivals[ffn] = rival
         for ffn, rival in rivals.items():
             if not rival.fits:
@@ -44,12 +45,35 @@ def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str
                     f"of {format_bytes(memory['capacity'])} per chip"
                 )
             else:
-                loses = slower(rival.step_seconds / mine.step_seconds)
-                yield f"{phase}: {rival.layout.roles} {loses} ({_ms(rival.step_seconds)})"
+                seconds = step_seconds(rival, by)
+                loses = slower(seconds / step_seconds(mine, by))
+                yield f"{phase}: {rival.layout.roles} {loses} ({_ms(seconds)})"
     if chosen.prefill.padding:
         padded = ", ".join(f"{k} {v['from']} -> {v['to']}" for k, v in chosen.prefill.padding.items())
         share = chosen.prefill.padded_parameters / chosen.prefill.setting.model.parameters
         yield f"padding: {padded}; {share:.1%} more parameters"
+
+
+def _parts(prediction: Prediction, by: By) -> str:
+    """What a step is made of, at peak and as expected."""
+    bound = prediction.bound
+    at_peak = (
+        f"{binding(prediction)}: compute {_ms(bound.compute_seconds)}, memory {_ms(bound.memory_seconds)}, "
+        f"communication {_ms(bound.communication_seconds)}"
+    )
+    if by == "bound":
+        return at_peak
+    parts = expected(prediction).parts
+    besides = parts.layer_seconds + parts.host_seconds
+    return (
+        f"expected {_ms(step_seconds(prediction, by))}: operations {_ms(parts.operation_seconds)}, "
+        f"communication {_ms(parts.communication_seconds)}"
+        f"{f', layers and host {_ms(besides)}' if besides else ''}; at peak {at_peak}"
+    )
+
+
+def _rank(prediction: Prediction, by: By) -> tuple[bool, float]:
+    return not prediction.fits, step_seconds(prediction, by)
 
 
 def slower(ratio: float) -> str:

@@ -30,6 +30,8 @@ class Rule:
     """Memory that keeping the rule would save on one chip."""
     step_seconds: float = 0.0
     """Bound of one step less the bound of a step that keeps the rule, everything else the same."""
+    expected_seconds: float | None = None
+    """The same of the estimate; None where that was not asked."""
 
     @property
     def price(self) -> str:
@@ -37,8 +39,9 @@ class Rule:
         parts = []
         if self.bytes_per_chip >= 1:
             parts.append(f"{format_bytes(self.bytes_per_chip)} per chip")
-        if self.step_seconds > 0:
-            parts.append(f"{format_seconds(self.step_seconds)} a step")
+        seconds = self.step_seconds if self.expected_seconds is None else self.expected_seconds
+        if seconds > 0:
+            parts.append(f"{format_seconds(seconds)} a step")
         return ", ".join(parts) or "nothing"
 
     def __str__(self) -> str:
@@ -55,6 +58,7 @@ class Rule:
             "needed": self.needed,
             "bytes_per_chip": self.bytes_per_chip,
             "bound": {"step_seconds": self.step_seconds},
+            "estimate": None if self.expected_seconds is None else {"step_seconds": self.expected_seconds},
         }
 
 

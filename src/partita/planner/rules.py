@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from partita.cost.prediction import Prediction
+from partita.planner.by import By
 from partita.planner.rule import Rule, either, held_text, nearest_divisors
+from partita.planner.rule_price import nothing_saved, saved
 from partita.planner.rules_tokens import token_rules
 from partita.planner.rules_weights import weight_rules
 from partita.sharding.mesh import Mesh
@@ -20,13 +22,16 @@ from partita.specs.cluster import Cluster
 __all__ = ["Rule", "broken_rules", "mesh_rule"]
 
 
-def broken_rules(prediction: Prediction) -> list[Rule]:
-    """The rules one phase's layout breaks, hard ones first; empty where everything divides and fits."""
+def broken_rules(prediction: Prediction, by: By = "bound") -> list[Rule]:
+    """The rules one phase's layout breaks, hard ones first; empty where everything divides and fits.
+
+    by: the time that they cost. Errors as those of `by.step_seconds`.
+    """
     return [
         *_memory(prediction),
-        *weight_rules(prediction),
-        *_stages(prediction),
-        *token_rules(prediction),
+        *weight_rules(prediction, by),
+        *_stages(prediction, by),
+        *token_rules(prediction, by),
     ]
 
 
@@ -85,7 +90,7 @@ def _what_fits(prediction: Prediction) -> str:
     return f"the weights alone, split like this, take {least:,} chips or more"
 
 
-def _stages(prediction: Prediction) -> Iterator[Rule]:
+def _stages(prediction: Prediction, by: By) -> Iterator[Rule]:
     """The longest stage decides; the price of an even split lies between those with fewer and more layers."""
     setting = prediction.setting
     stages, layers = setting.stages, setting.model.layers
@@ -93,13 +98,13 @@ def _stages(prediction: Prediction) -> Iterator[Rule]:
     if not extra:
         return
     longest = fewest + 1
-    bytes_saved = seconds_saved = 0.0
+    bytes_saved, seconds_saved = 0.0, nothing_saved(by)
     if fewest:
         even = replace(setting, model=setting.model.model_copy(update={"layers": fewest * stages}))
         shorter = prediction.priced_in(even)
         idle = 1 - extra / stages  # of a layer, on average over the stages
         bytes_saved = idle * (prediction.memory_bytes["total"] - shorter.memory_bytes["total"])
-        seconds_saved = max(0.0, idle * (prediction.step_seconds - shorter.step_seconds))
+        seconds_saved = saved(prediction, shorter, by, idle)
     yield Rule(
         name="stages",
         hard=False,
@@ -109,5 +114,5 @@ def _stages(prediction: Prediction) -> Iterator[Rule]:
         size=layers,
         needed=longest * stages,
         bytes_per_chip=bytes_saved,
-        step_seconds=seconds_saved,
+        **seconds_saved,
     )

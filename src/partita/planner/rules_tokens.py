@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from partita.cost.ledger import Entry
 from partita.cost.prediction import Prediction, Setting, predict
+from partita.planner.by import By, step_seconds
 from partita.planner.rule import Rule, either
+from partita.planner.rule_price import nothing_saved, saved, saved_of_each
 from partita.sharding.layout import product
 from partita.sharding.roles import AttentionRole, Roles, name_roles
 from partita.sharding.spec import parse
 from partita.specs.units import format_seconds
 
 
-def token_rules(prediction: Prediction) -> Iterator[Rule]:
+def token_rules(prediction: Prediction, by: By) -> Iterator[Rule]:
     """Copies of the cache, axes with too little to split, and numbers that a split does not divide."""
-    yield from _copies(prediction)
+    yield from _copies(prediction, by)
     yield from _too_few(prediction)
-    yield from _idle(prediction)
+    yield from _idle(prediction, by)
     if prediction.setting.stages == 1:
-        yield from _uneven(prediction)
+        yield from _uneven(prediction, by)
 
 
 def _wide(prediction: Prediction, axes: str | list[str]) -> str:
@@ -33,15 +36,14 @@ def _cache_axes(prediction: Prediction) -> str:
     return "".join(parse(layout.cache if latent is None else layout.latent_cache).axes)
 
 
-def _copies(prediction: Prediction) -> Iterator[Rule]:
+def _copies(prediction: Prediction, by: By) -> Iterator[Rule]:
     """Chips that hold the same keys and values, because attention splits neither sequences nor KV heads."""
-    setting, layout, bound = prediction.setting, prediction.layout, prediction.bound
+    setting, layout = prediction.setting, prediction.layout
     split = _cache_axes(prediction)
     axes = _wide(prediction, "".join(a for a in setting.mesh.axes if a not in split))
     times = product(setting.mesh.size, axes)
     if times == 1:
         return
-    once = replace(bound, kv_seconds=bound.kv_seconds / times)
     heads = setting.model.kv_heads if setting.model.latent is None else 1
     ways = product(setting.mesh.size, layout.attn_k + layout.attn_g)
     yield Rule(
@@ -50,15 +52,15 @@ def _copies(prediction: Prediction) -> Iterator[Rule]:
         message=f"kv_replicas: {heads} KV head{'s' * (heads > 1)} on {setting.mesh.chips} chips"
         f"{f', heads split {ways} ways' * (ways > 1)}: "
         f"keys and values are kept {times} times over axes {axes}",
-        alternative=_without_copies(prediction, axes),
+        alternative=_without_copies(prediction, axes, by),
         size=heads,
         needed=heads * times,
         bytes_per_chip=prediction.memory_bytes["kv"] * (1 - 1 / times),
-        step_seconds=max(0.0, float(bound.step_seconds) - float(once.step_seconds)),
+        **saved_of_each(prediction, by, lambda entry: replace(entry, kv_bytes=entry.kv_bytes / times)),
     )
 
 
-def _without_copies(prediction: Prediction, axes: str) -> str:
+def _without_copies(prediction: Prediction, axes: str, by: By) -> str:
     """The same layout with attention over the batch, or over the context, on the axes that hold copies."""
     roles, setting = prediction.layout.roles, prediction.setting
     roles_without: tuple[AttentionRole, ...] = ("batch", "context")
@@ -67,10 +69,11 @@ def _without_copies(prediction: Prediction, axes: str) -> str:
         found = predict(setting, prediction.phase, other)
         split = _cache_axes(found)
         if all(axis in split for axis in axes):
-            change = found.step_seconds / prediction.step_seconds - 1
+            seconds = step_seconds(found, by)
+            change = seconds / step_seconds(prediction, by) - 1
             return (
                 f"attention over {role} on axes {axes} keeps them once: a step of "
-                f"{format_seconds(found.step_seconds)}, {abs(change):.1%} {'more' if change > 0 else 'less'}"
+                f"{format_seconds(seconds)}, {abs(change):.1%} {'more' if change > 0 else 'less'}"
             )
     least = product(setting.mesh.size, axes)
     return f"a batch of {least} or more can be split over axes {axes} instead"
@@ -105,15 +108,18 @@ def _both(first: str, second: str) -> str:
     return "".join(axis for axis in first if axis in second)
 
 
-def _idle(prediction: Prediction) -> Iterator[Rule]:
+def _idle(prediction: Prediction, by: By) -> Iterator[Rule]:
     """Axes whose chips gather or repeat weights to split tokens, and there are too few tokens to split."""
-    layout, sizes, bound = prediction.layout, prediction.setting.mesh.size, prediction.bound
+    layout, sizes = prediction.layout, prediction.setting.mesh.size
     asked = _wide(prediction, [a for a, role in layout.roles.weights if role not in ("e", "f")])
     idle = "".join(a for a in asked if a not in layout.tokens_b + layout.tokens_l)
     if not idle:
         return
     times = product(sizes, idle)
-    shared = replace(bound, compute_seconds=bound.compute_seconds / times)
+
+    def shared(entry: Entry) -> Entry:
+        return replace(entry, flops=entry.flops / times, needed_flops=entry.needed_flops / times)
+
     yield Rule(
         name="tokens",
         hard=False,
@@ -122,11 +128,11 @@ def _idle(prediction: Prediction) -> Iterator[Rule]:
         alternative=f"give {product(sizes, asked):,} tokens a step or more, or keep {idle} weight-stationary",
         size=prediction.tokens_per_step,
         needed=product(sizes, asked),
-        step_seconds=max(0.0, float(bound.step_seconds) - float(shared.step_seconds)),
+        **saved_of_each(prediction, by, shared),
     )
 
 
-def _uneven(prediction: Prediction) -> Iterator[Rule]:
+def _uneven(prediction: Prediction, by: By) -> Iterator[Rule]:
     """Sequences or tokens that do not divide: the step takes what the next multiple would."""
     layout, setting = prediction.layout, prediction.setting
     sizes, workload = setting.mesh.size, setting.workload
@@ -140,11 +146,11 @@ def _uneven(prediction: Prediction) -> Iterator[Rule]:
         if have % ways == 0:
             continue
         below, above = have // ways * ways, -(-have // ways) * ways
-        bytes_saved = seconds_saved = 0.0
+        bytes_saved, seconds_saved = 0.0, nothing_saved(by)
         if below:
             fewer = prediction.priced_in(_sized(setting, prediction, field, below))
             bytes_saved = max(0.0, float(prediction.memory_bytes["total"] - fewer.memory_bytes["total"]))
-            seconds_saved = max(0.0, prediction.step_seconds - fewer.step_seconds)
+            seconds_saved = saved(prediction, fewer, by)
         items = {"batch": "sequences", "prompt": "prompt tokens", "context": "cached tokens"}[field]
         yield Rule(
             name=f"{field}_padded",
@@ -154,7 +160,7 @@ def _uneven(prediction: Prediction) -> Iterator[Rule]:
             size=have,
             needed=above,
             bytes_per_chip=bytes_saved,
-            step_seconds=seconds_saved,
+            **seconds_saved,
         )
 
 

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from partita.cost.prediction import Prediction, predict
+from partita.planner.by import By
 from partita.planner.rule import Rule, either, nearest_divisors
+from partita.planner.rule_price import saved
 from partita.sharding.layout import Storage, product
 from partita.specs.model import Model
 
@@ -32,7 +34,7 @@ class _Unpadded(Storage):
         return super().padded(model, sizes) | {dim: float(own[dim]) for dim in self.dims}
 
 
-def weight_rules(prediction: Prediction) -> Iterator[Rule]:
+def weight_rules(prediction: Prediction, by: By) -> Iterator[Rule]:
     """The padded dims, then the channels of int8 weights that are split."""
     setting, storage = prediction.setting, prediction.layout.storage
     model, sizes = setting.model, setting.mesh.size
@@ -48,7 +50,7 @@ def weight_rules(prediction: Prediction) -> Iterator[Rule]:
     ]
     for name, letters, size, needed, axes in dims:
         if needed != size:
-            yield _padded(prediction, name, letters, size, int(needed), axes)
+            yield _padded(prediction, by, name, letters, size, int(needed), axes)
     yield from _channels(prediction)
 
 
@@ -61,7 +63,9 @@ _GROWS = {
 }
 
 
-def _padded(prediction: Prediction, name: str, letters: str, size: int, needed: int, axes: str) -> Rule:
+def _padded(
+    prediction: Prediction, by: By, name: str, letters: str, size: int, needed: int, axes: str
+) -> Rule:
     setting, storage = prediction.setting, prediction.layout.storage
     whole = {field.name: getattr(storage, field.name) for field in fields(Storage)}
     ideal = predict(setting, prediction.phase, prediction.layout.roles, _Unpadded(**whole, dims=letters))
@@ -76,7 +80,7 @@ def _padded(prediction: Prediction, name: str, letters: str, size: int, needed: 
         size=size,
         needed=needed,
         bytes_per_chip=max(0.0, float(prediction.memory_bytes["total"] - ideal.memory_bytes["total"])),
-        step_seconds=max(0.0, prediction.step_seconds - ideal.step_seconds),
+        **saved(prediction, ideal, by),
     )
 
 

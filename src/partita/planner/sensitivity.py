@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.cost.prediction import Setting
 from partita.errors import InputError
+from partita.planner.by import By
 from partita.specs.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ WHAT = {
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """One change, and the objective before and after: seconds, chip-seconds per output token, or tokens."""
+    """One change, and the objective before and after: seconds, chip-seconds per output token, or tokens.
+
+    By the pair's own time, the bound or the estimate; `bound` is the same change by the bound where that is
+    not the pair's.
+    """
 
     what: str
     more: float
@@ -42,6 +47,7 @@ class Sensitivity:
     changes_choice: bool | None
     after_choosing: float | None
     """The objective of that choice."""
+    bound: Sensitivity | None = None
 
     @property
     def change(self) -> float:
@@ -72,15 +78,19 @@ class Sensitivity:
             "what": self.what,
             "more": self.more,
             "objective": self.objective,
-            "bound": {
-                "before": self.before,
-                "after": self.after,
-                "change": self.change,
-                "elasticity": self.elasticity,
-                "after_choosing": self.after_choosing,
-            },
+            "bound": (self.bound or self)._figures(),
+            "estimate": self._figures() if self.bound else None,
             "choice": self.choice,
             "changes_choice": self.changes_choice,
+        }
+
+    def _figures(self) -> dict[str, float | None]:
+        return {
+            "before": self.before,
+            "after": self.after,
+            "change": self.change,
+            "elasticity": self.elasticity,
+            "after_choosing": self.after_choosing,
         }
 
 
@@ -100,17 +110,33 @@ def sensitivities(
     """
     if not 0 < more < math.inf:
         raise InputError("more", more, "a part above zero is accepted, such as 0.1 for 10%")
-    before, found = _good(pair, objective), []
+    found = []
     for name in what:
-        cluster = changed_cluster(pair.decode.setting.cluster, name, more)
-        after = _good(pair.priced_in(replace(pair.decode.setting, cluster=cluster)), objective)
-        choice = changes = after_choosing = None
-        if choose is not None:
-            other = choose(replace(pair.decode.setting, cluster=cluster))
-            choice, changes = _names(other), _names(other) != _names(pair)
-            after_choosing = _good(other, objective)
-        found.append(Sensitivity(name, more, objective, before, after, choice, changes, after_choosing))
+        setting = replace(
+            pair.decode.setting, cluster=changed_cluster(pair.decode.setting.cluster, name, more)
+        )
+        other = None if choose is None else choose(setting)
+        pairs = (pair, pair.priced_in(setting), other)
+        bound = _change(name, more, objective, pairs, "bound")
+        found.append(bound if pair.by == "bound" else _change(name, more, objective, pairs, pair.by, bound))
     return found
+
+
+def _change(
+    what: str,
+    more: float,
+    objective: Objective,
+    pairs: tuple[Pair, Pair, Pair | None],
+    by: By,
+    bound: Sensitivity | None = None,
+) -> Sensitivity:
+    """By either time: of the pair before, the same after, and what would then be chosen."""
+    pair, same, other = pairs
+    before, after = (_good(replace(each, by=by), objective) for each in (pair, same))
+    if other is None:
+        return Sensitivity(what, more, objective, before, after, None, None, None, bound)
+    choice, chosen = _names(other), _good(replace(other, by=by), objective)
+    return Sensitivity(what, more, objective, before, after, choice, choice != _names(pair), chosen, bound)
 
 
 def changed_cluster(cluster: Cluster, what: str, more: float) -> Cluster:

@@ -10,6 +10,7 @@ import pytest
 from partita.cost.prediction import Phase
 from partita.planner.ask import Ask
 from partita.planner.chips import parse_clusters
+from partita.planner.by import step_seconds, total_seconds
 from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier, over_batches, undominated
 from partita.planner.phases import Tables, price
@@ -65,7 +66,7 @@ def test_some_point_is_as_good_as_any_layout_that_fits(priced: list[Tables], pha
         for row, b in draw.permutation(np.argwhere(fits))[:15].tolist():
             prediction = exact.alone(phase, row, b)
             if prediction is not None and prediction.fits:
-                other = Point(prediction)
+                other = Point(prediction, each.question.ranked_by)
                 seconds, cost = other.seconds * (1 + 1e-9), other.chip_seconds_per_token * (1 + 1e-9)
                 assert any(p.seconds <= seconds and p.chip_seconds_per_token <= cost for p in points)
                 compared += 1
@@ -101,12 +102,20 @@ def test_a_prompt_in_chunks_is_priced_whole():
     for point in points:
         prediction, setting = point.prediction, point.prediction.setting
         assert prediction.steps == 4
-        assert point.seconds == prediction.total_seconds > 3 * prediction.step_seconds
+        assert (point.by, prediction.estimate is None) == ("estimate", False)
+        assert (
+            point.seconds == total_seconds(prediction, "estimate") > 3 * step_seconds(prediction, "estimate")
+        )
         tokens = prediction.batch * 900
         assert point.chip_seconds_per_token == pytest.approx(setting.cluster.chips * point.seconds / tokens)
         could = setting.cluster.chips * point.seconds * setting.cluster.chip.peak_flops["bf16"]
         assert point.mfu == pytest.approx(2 * setting.model.parameters * tokens / could)
-        assert point.as_json()["chunk"] == 256
+        written, expected = point.as_json(), prediction.estimate
+        assert written["chunk"] == 256
+        assert written["bound"] == {"seconds": prediction.total_seconds}
+        assert expected is not None
+        around = list(expected.total_interval)
+        assert written["estimate"] == {"seconds": expected.total_seconds, "interval": around}
 
 
 def test_over_batches_asks_the_same_at_every_batch():

@@ -63,11 +63,21 @@ class Point:
             "mesh": setting.mesh.size,
             "layout": str(prediction.layout.roles),
             "seconds": self.seconds,
+            "bound": {"seconds": replace(self, by="bound").seconds},
+            "estimate": self._estimate(),
             "chip_seconds_per_token": self.chip_seconds_per_token,
             "mfu": self.mfu,
             "stages": setting.stages,
             "chunk": setting.workload.chunk,
         }
+
+    def _estimate(self) -> dict[str, Any] | None:
+        found = self.prediction.estimate
+        if found is None:
+            return None
+        decode = self.prediction.phase == "decode"
+        around = found.step_interval if decode else found.total_interval
+        return {"seconds": replace(self, by="estimate").seconds, "interval": list(around)}
 
 
 def frontier(tables: Sequence[Tables], most: int = 40) -> tuple[Point, ...]:

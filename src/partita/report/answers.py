@@ -23,7 +23,8 @@ def rules(found: Sequence[Rule], phase: str) -> RenderableType:
     """Every rule a phase's layout breaks, hard ones marked, with its price and the nearest alternative."""
     if not found:
         return Text(f"{phase}: every dim divides and everything fits")
-    table = _table(f"{phase}: rules", "costs at least", "instead")
+    costs = "costs at least" if all(rule.expected_seconds is None for rule in found) else "costs"
+    table = _table(f"{phase}: rules", costs, "instead")
     for rule in found:
         price = "does not run" if rule.hard else rule.price
         table.add_row(Text(rule.message, style="bold" if rule.hard else ""), price, Text(rule.alternative))

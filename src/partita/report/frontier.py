@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase
-from partita.planner.by import By, step_seconds, total_seconds
+from partita.planner.by import By
 from partita.planner.frontier import Point
 from partita.planner.plan import Plan
 from partita.report.expected import phase_text, step_text
@@ -26,22 +26,6 @@ _ESTIMATE = (
     "Estimates, in a band that holds 9 of 10 measurements left out of their profile's fit, beside the "
     "bounds of the same layouts, which no run that waits for its communication beats."
 )
-
-
-class _Merit(NamedTuple):
-    """What a point is by one of its two times."""
-
-    seconds: float
-    chip_seconds_per_token: float
-    mfu: float
-
-
-def _merit(point: Point, by: By) -> _Merit:
-    """By either time, whichever the point was found by."""
-    of = step_seconds if point.prediction.phase == "decode" else total_seconds
-    seconds = of(point.prediction, by)
-    longer = seconds / point.seconds
-    return _Merit(seconds, point.chip_seconds_per_token * longer, point.mfu / longer)
 
 
 def _times(plan: Plan) -> tuple[By, ...]:
@@ -66,7 +50,7 @@ def frontier_table(plan: Plan, most: int = 8) -> Table:
         if len(points) > most:
             points = [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
         for point in points:
-            prediction, merit = point.prediction, _merit(point, times[0])
+            prediction, merit = point.prediction, replace(point, by=times[0])
             table.add_row(
                 phase,
                 f"{prediction.setting.cluster.chips:,}",
@@ -81,7 +65,7 @@ def frontier_table(plan: Plan, most: int = 8) -> Table:
 
 def _time(point: Point, by: By) -> str:
     if by == "bound":
-        return format_seconds(_merit(point, by).seconds)
+        return format_seconds(replace(point, by=by).seconds)
     say = step_text if point.prediction.phase == "decode" else phase_text
     return say(point.prediction.estimate)
 
@@ -132,9 +116,9 @@ def _panel(phase: Phase, points: Sequence[Point], times: Sequence[By], *, mfu: b
 
 def _series(points: Sequence[Point], by: By, *, mfu: bool, labelled: bool) -> Series:
     """The points by one of their times; of an estimate with the area its ranges cover."""
-    merits = [_merit(point, by) for point in points]
-    x = tuple(merit.seconds for merit in merits)
-    y = tuple(merit.mfu if mfu else merit.chip_seconds_per_token * 1e3 for merit in merits)
+    priced = [replace(point, by=by) for point in points]
+    x = tuple(point.seconds for point in priced)
+    y = tuple(point.mfu if mfu else point.chip_seconds_per_token * 1e3 for point in priced)
     low, high = [], []
     for point, seconds, value in zip(points, x, y, strict=True):
         expected = point.prediction.estimate

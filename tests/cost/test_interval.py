@@ -83,8 +83,8 @@ def test_few_errors_give_a_wide_interval():
 
 def test_sizes_at_equal_steps_stand_for_all_errors():
     """The sizes of 700 errors every 5%, against all of them."""
-    errors = np.random.default_rng(1).standard_t(3, size=700) * 0.05
-    steps = np.quantile(np.abs(errors), np.linspace(0, 1, 21))
+    errors = (np.random.default_rng(1).standard_t(3, size=700) * 0.05).tolist()
+    steps = np.quantile(np.abs(errors), np.linspace(0, 1, 21)).tolist()
     for coverage in (0.5, 0.8, 0.9):
         all_of_them = half_width(errors, coverage)
         assert half_width(steps, coverage, held_out=700) == pytest.approx(all_of_them, rel=0.015)

@@ -7,7 +7,7 @@ import pytest
 
 from partita.cost.interval import Asked
 from partita.measure.fit import Point
-from partita.measure.held_out import LeftOut, coverages, leave_out, region_of, with_errors
+from partita.measure.held_out import Unseen, coverages, leave_out, region_of, with_errors, with_held_out
 from partita.measure.refit import measured_runs
 from partita.specs import Constant, Profile, Region
 
@@ -38,10 +38,10 @@ def test_errors_are_of_fits_that_had_not_seen_the_setting():
     assert other.region.parameters == (540356640768, 540356640768)
 
 
-def left(group: str, errors: list[float], chips: float = 8) -> LeftOut:
+def left(group: str, errors: list[float], chips: float = 8) -> Unseen:
     asked = (Asked(**{**vars(ASKED), "chips": chips}),)
     points = tuple(Point("", (group,), 1.0, lambda profile: 1.0, asked) for _ in errors)
-    return LeftOut(group, points, Region(chips=(8, 8)), np.array(errors))
+    return Unseen(group, points, Region(chips=(8, 8)), np.array(errors))
 
 
 def test_a_setting_is_judged_by_the_errors_of_the_others():
@@ -78,3 +78,12 @@ def test_many_errors_are_kept_as_sizes_at_equal_steps():
     assert found.residuals[0] == 0
     assert found.residuals[-1] == 1
     assert found.residuals[10] == pytest.approx(np.median(np.abs(many)))
+
+
+def test_a_profile_says_it_by_setting():
+    found = with_held_out(TEMPLATE, (left("a", [0.1] * 9), left("b", [-0.3, 0.1, 0.1])))
+    assert found.residuals == (*[0.1] * 9, -0.3, 0.1, 0.1)
+    assert found.left_out["a"].model_dump() == {"count": 9, "median": 0.1, "worst": 0.1, "inside": 1}
+    assert found.left_out["b"].worst == 0.3
+    assert found.left_out["b"].inside == pytest.approx(2 / 3)
+    assert found.coverage[-1] == pytest.approx(11 / 12)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partita.cost.interval import half_width, outside
+from partita.cost.interval import COVERAGE, half_width, outside
 from partita.measure.fit import SCALE, Point, fit
-from partita.specs.profile import COVERAGES, Profile, Region
+from partita.specs.profile import COVERAGES, LeftOut, Profile, Region
 
 _MOST = 100
 """Errors that a profile's file has one by one; of more it has their sizes at `_STEPS` equal steps."""
@@ -22,7 +22,7 @@ _STEPS = 20
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class Unseen:
     """Points of one setting, and the logarithms of measured seconds over those of a fit to all others."""
 
     group: str
@@ -40,7 +40,7 @@ class LeftOut:
 
 def leave_out(
     points: Sequence[Point], template: Profile, starts: Mapping[str, float], scale: float = SCALE
-) -> tuple[LeftOut, ...]:
+) -> tuple[Unseen, ...]:
     """Every group of points left out once, in the order of their names."""
     found = []
     for group in sorted({group for point in points for group in point.groups}):
@@ -48,29 +48,39 @@ def leave_out(
         left = tuple(point for point in points if group in point.groups)
         profile = fit(rest, template, starts, scale).profile
         errors = np.array([math.log(point.seconds / point.seconds_by(profile)) for point in left])
-        found.append(LeftOut(group, left, region_of(rest), errors))
+        found.append(Unseen(group, left, region_of(rest), errors))
     return tuple(found)
 
 
-def coverages(found: Sequence[LeftOut]) -> tuple[float, ...]:
-    """At each of `COVERAGES` the share of points in their interval.
+def foretold(found: Sequence[Unseen], coverage: float) -> list[np.ndarray]:
+    """Of every setting which points lie in their interval.
 
     It is that of the fit to all other settings, with their held-out errors, wider outside their region.
     """
-    shares = []
-    for coverage in COVERAGES:
-        inside = []
-        for left in found:
-            others = [error for other in found if other is not left for error in other.errors]
-            inside.append(left.inside(others, coverage))
-        shares.append(float(np.mean(np.concatenate(inside))))
-    return tuple(shares)
+    return [
+        left.inside([error for other in found if other is not left for error in other.errors], coverage)
+        for left in found
+    ]
 
 
-def with_held_out(profile: Profile, found: Sequence[LeftOut]) -> Profile:
-    """The profile with its held-out errors and what share of them intervals hold."""
+def coverages(found: Sequence[Unseen]) -> tuple[float, ...]:
+    """At each of `COVERAGES` the share of all points in their interval (`foretold`)."""
+    return tuple(float(np.mean(np.concatenate(foretold(found, level)))) for level in COVERAGES)
+
+
+def with_held_out(profile: Profile, found: Sequence[Unseen]) -> Profile:
+    """The profile with its held-out errors, by setting too, and what share of them intervals hold."""
+    settings = {
+        left.group: LeftOut(
+            count=len(left.points),
+            median=float(np.median(np.abs(left.errors))),
+            worst=float(np.max(np.abs(left.errors))),
+            inside=float(np.mean(inside)),
+        )
+        for left, inside in zip(found, foretold(found, COVERAGE), strict=True)
+    }
     errors = with_errors(profile, np.concatenate([left.errors for left in found]))
-    return errors.model_copy(update={"coverage": coverages(found)})
+    return errors.model_copy(update={"coverage": coverages(found), "left_out": settings})
 
 
 def with_errors(profile: Profile, errors: np.ndarray) -> Profile:

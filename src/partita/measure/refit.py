@@ -109,7 +109,9 @@ def refit(name: str) -> Profile:
     runs, known, starts = measured_runs(name), catalogue_profile(name), STARTS[name]
     fixed = {key: constant for key, constant in known.constants.items() if constant.fixed is not None}
     points = [run.point for run in runs]
-    template = known.model_copy(update={"constants": fixed, "region": region_of(points), "coverage": ()})
+    template = known.model_copy(
+        update={"constants": fixed, "region": region_of(points), "coverage": (), "left_out": {}}
+    )
     profile, unseen = fit(points, template, starts).profile, measured_runs(name, "unseen")
     if unseen:
         errors = [math.log(run.seconds / run.estimated_seconds(profile)) for run in unseen]

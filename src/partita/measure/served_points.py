@@ -87,7 +87,8 @@ class Block:
     @property
     def points(self) -> tuple[Point, ...]:
         """Left out of a fit with all of their model, and with all of their number of chips."""
-        groups = (self.rows[0].model, f"{self.rows[0].chips} chips")
+        chips = self.rows[0].chips
+        groups = (self.rows[0].model, "1 chip" if chips == 1 else f"{chips} chips")
         return tuple(
             Point(
                 row.name,
@@ -166,7 +167,9 @@ def refit() -> Profile:
     found, known = published(), catalogue_profile(NAME)
     points = [point for block in found for point in block.points]
     fixed = {name: constant for name, constant in known.constants.items() if constant.fixed is not None}
-    template = known.model_copy(update={"constants": fixed, "region": region_of(points), "coverage": ()})
+    template = known.model_copy(
+        update={"constants": fixed, "region": region_of(points), "coverage": (), "left_out": {}}
+    )
     profile = fit(points, template, STARTS, SCALE).profile
     return with_held_out(profile, leave_out(points, template, STARTS, SCALE))
 

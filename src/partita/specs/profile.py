@@ -59,6 +59,13 @@ TERMS: dict[str, Term] = {
 }
 LINK_TERMS: dict[str, Term] = {
     "share": Term("share of peak", "bytes/s that a collective reaches on the links it uses", 0.02, 1.0, 1.0),
+    "own_share": Term(
+        "share",
+        "part of a chip's own shard that a collective copies too, as among threads of one memory",
+        0.0,
+        1.0,
+        0.0,
+    ),
     "message_seconds": Term("seconds", "start of a collective on the links of a level", 0.0, 0.01, 0.0),
     "hop_seconds": Term("seconds", "each further chip that a message passes on a level", 0.0, 0.001, 0.0),
 }
@@ -101,6 +108,19 @@ class Region(BaseModel):
     """As `ffn/attention`."""
 
 
+class LeftOut(BaseModel):
+    """How far off a setting was, a table or a model or a number of chips, by a fit to all others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    count: Annotated[int, Field(gt=0, strict=True)]
+    median: Finite
+    """Of the sizes of the logarithmic errors."""
+    worst: Finite
+    inside: Finite
+    """The share of its times in the 90% interval that all others give."""
+
+
 class Profile(BaseModel):
     """Efficiencies of a chip, its links and its software stack."""
 
@@ -126,6 +146,9 @@ class Profile(BaseModel):
     from the least to the largest, such as every 5%; None: it has all errors."""
     coverage: tuple[Finite, ...] = ()
     """At each of `COVERAGES` the share of held-out measurements in intervals made without their setting."""
+
+    left_out: dict[str, LeftOut] = Field(default_factory=dict)
+    """By setting: what `residuals` and `coverage` are of."""
 
     @model_validator(mode="after")
     def _errors_are_whole(self) -> Profile:

@@ -38,6 +38,11 @@ def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
     if profile.coverage:
         yield f"coverage = [{', '.join(f'{share:.4g}' for share in profile.coverage)}]"
     prefix = f"{table}." if table else ""
+    if profile.left_out:
+        yield f"\n[{prefix}left_out]"
+    for name, left in profile.left_out.items():
+        fields = (f"{key} = {value:.4g}" for key, value in left.model_dump().items())
+        yield f"{json.dumps(name)} = {{ {', '.join(fields)} }}"
     yield f"\n[{prefix}constants]"
     for name, constant in profile.constants.items():
         yield f"{json.dumps(name)} = {{ {_constant(constant)} }}"

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from partita.measure.refit import measured_runs
 from partita.report.reproduce import build
 from partita.report.reproduce.exhibit import Exhibit, Rows
 from partita.report.reproduce.fidelity_cells import cells
 from partita.report.reproduce.published import published
 from partita.report.reproduce.show import as_text, picture
-from partita.specs.catalogue import profile
+from partita.specs.catalogue import profile, profile_names
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,8 @@ def test_every_published_time_is_a_cell():
 
 
 def test_bounds_are_below_every_published_time_and_estimate():
+    assert {cell.profile for cell in cells()} == set(profile_names())
+    assert len(cells()) >= 31 + 2 + 27 + 357 + 18
     for cell in cells():
         assert cell.bound < cell.published, cell.name
         assert cell.bound <= cell.estimate, cell.name
@@ -62,7 +65,7 @@ def test_targets_of_the_two_published_profiles_are_met(tables: dict[str, Rows]):
 
 
 def test_every_constant_has_an_interval_or_a_reason(tables: dict[str, Rows]):
-    (constants,) = (table for title, table in tables.items() if title.startswith("Constants"))
+    constants = table(tables, "Constants")
     assert {row["profile"] for row in constants.rows} == {cell.profile for cell in cells()}
     for row in constants.rows:
         constant = profile(row["profile"]).constants[row["constant"]]
@@ -70,9 +73,46 @@ def test_every_constant_has_an_interval_or_a_reason(tables: dict[str, Rows]):
         assert row["meaning"]
 
 
+def test_a_fixed_constant_says_why(tables: dict[str, Rows]):
+    said = {(row["profile"], row["constant"]): row["fixed"] for row in table(tables, "Why").rows}
+    for row in table(tables, "Constants").rows:
+        assert (row["low"] is None) == ((row["profile"], row["constant"]) in said)
+    assert min(map(len, said.values())) > 20
+
+
+def test_settings_left_out_are_those_of_the_profiles(tables: dict[str, Rows]):
+    rows = table(tables, "Settings").rows
+    tables_of = {
+        "tpu-v4": {run.group for run in measured_runs("tpu-v4")},
+        "a100": {"TP16", "TP32", "PP3/TP8"},
+    }
+    for name, groups in tables_of.items():
+        found = [row for row in rows if row["profile"] == name]
+        assert {row["setting"] for row in found} == groups
+        assert sum(row["count"] for row in found) == sum(c.profile == name and c.fitted for c in cells())
+    held = {row["profile"]: row for row in table(tables, "Coverage").rows}
+    for name, row in held.items():
+        shares = [(r["count"], r["inside"]) for r in rows if r["profile"] == name]
+        if shares:
+            inside = sum(count * share for count, share in shares) / sum(count for count, _ in shares)
+            assert row["inside_90"] == pytest.approx(inside, abs=1e-3)
+            assert row["inside_90"] > 0.88
+        else:  # its held-out steps give the width
+            assert name == "tpu-v5e"
+            assert row["inside_90"] is None
+
+
 def test_it_is_shown_and_drawn(exhibit: Exhibit):
     assert as_text(exhibit)
-    assert len(picture(exhibit).axes) >= 2
-    for series in exhibit.panels[1].series:
+    spread, calibration = exhibit.panels
+    assert len(picture(exhibit).axes) == 2
+    stars = [series for series in spread.series if series.kind == "published"]
+    assert sum(len(series.x) for series in stars) == len(cells())
+    for series in calibration.series:
         assert list(series.y) == sorted(series.y)
         assert 0 < series.y[0] < series.y[-1] <= 1
+
+
+def table(tables: dict[str, Rows], start: str) -> Rows:
+    (found,) = (table for title, table in tables.items() if title.startswith(start))
+    return found

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from partita.report.plots import Panel
 
 SCHEMA = "partita.reproduce/1"
-Form = Literal["text", "count", "seconds", "share", "ratio", "number"]
-"""How people are shown a value; in JSON `seconds` are seconds, `share` is a part of 1."""
+Form = Literal["text", "prose", "count", "seconds", "share", "ratio", "number"]
+"""How people are shown a value: `prose` in lines; in JSON `seconds` are seconds, `share` is a part of 1."""
 
 BOUND = (
     "Predictions are bounds: the paper's roofline at peak rates, communication added and sent as bf16; no "

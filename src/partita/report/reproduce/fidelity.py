@@ -1,21 +1,20 @@
-"""How close estimates come to published times: every cell, the errors by table, and a calibration plot.
+"""How close estimates come to published times: every cell, and the errors by table.
 
-Knows nothing about how the numbers were made.
+Knows nothing about how the numbers were made, nor what is known of the profiles (`fidelity_profiles.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from partita.report.plots import Panel, Rule, Series
 from partita.report.reproduce.exhibit import Column, Exhibit, Rows
 from partita.report.reproduce.fidelity_cells import Cell, cells
+from partita.report.reproduce.fidelity_panels import calibration, scatter
+from partita.report.reproduce.fidelity_profiles import constants, coverage, reasons, settings
 from partita.report.reproduce.published import published
 from partita.specs.catalogue import profile
-from partita.specs.profile import term_of
 
 
 def build() -> Exhibit:
@@ -31,11 +30,17 @@ def build() -> Exhibit:
             "how well a few constants describe them, of the others how well they foretell.",
             *(f"{name}: {profile(name).source}." for name in profiles),
             f"Provenance: Table 2 {published('table2').provenance}; Table D.2 (20/8) "
-            f"{published('ours-20-8').provenance}; FasterTransformer: its guide. A constant without low and "
-            "high is fixed, not fitted; the profile's file in the catalogue says why.",
+            f"{published('ours-20-8').provenance}; FasterTransformer: its guide.",
         ),
-        panels=_panels(found, profiles),
-        tables=(_by_table(found), _constants(profiles), _cells(found)),
+        panels=(scatter(found), calibration(profiles)),
+        tables=(
+            _by_table(found),
+            settings(profiles),
+            coverage(profiles),
+            constants(profiles),
+            reasons(profiles),
+            _cells(found),
+        ),
     )
 
 
@@ -78,38 +83,6 @@ def _errors(table: str, fitted: bool, group: list[Cell]) -> dict[str, Any]:
     }
 
 
-def _constants(profiles: Iterable[str]) -> Rows:
-    rows = []
-    for name in profiles:
-        for key, constant in profile(name).constants.items():
-            term = term_of(key)
-            assert term is not None  # a profile has no other
-            rows.append(
-                {
-                    "profile": name,
-                    "constant": key,
-                    "value": constant.value,
-                    "low": constant.low,
-                    "high": constant.high,
-                    "unit": term.unit,
-                    "meaning": term.meaning,
-                }
-            )
-    return Rows(
-        "Constants of the profiles, with 90% confidence intervals",
-        (
-            Column("profile", "profile"),
-            Column("constant", "constant"),
-            Column("value", "value", "number"),
-            Column("low", "low", "number"),
-            Column("high", "high", "number"),
-            Column("unit", "unit"),
-            Column("meaning", "meaning"),
-        ),
-        tuple(rows),
-    )
-
-
 def _cells(found: tuple[Cell, ...]) -> Rows:
     return Rows(
         "Every cell",
@@ -139,50 +112,3 @@ def _cells(found: tuple[Cell, ...]) -> Rows:
             for cell in found
         ),
     )
-
-
-def _panels(found: tuple[Cell, ...], profiles: tuple[str, ...]) -> tuple[Panel, ...]:
-    """Published over estimated against what was estimated, and how often intervals of each width hold."""
-    spread = tuple(
-        Series(
-            name,
-            tuple(cell.estimate for cell in found if cell.profile == name),
-            tuple(cell.published / cell.estimate for cell in found if cell.profile == name),
-            kind="published",
-            colour=i,
-        )
-        for i, name in enumerate(profiles)
-    )
-    shares = tuple(i / 20 for i in range(1, 21))
-    held = tuple(
-        Series(name, shares, tuple(_held(found, name, share) for share in shares), "estimate", colour=i)
-        for i, name in enumerate(profiles)
-    )
-    return (
-        Panel(
-            title="Published over estimated",
-            x_label="Estimate (s)",
-            y_label="published / estimate",
-            series=spread,
-            rules=(Rule("y", 1.0, "as estimated"),),
-            x_scale="log",
-        ),
-        Panel(
-            title="Calibration: published times within a part of the interval",
-            x_label="part of the 90% interval's width",
-            y_label="share of times inside",
-            series=held,
-            rules=(Rule("y", 0.9, "90%"),),
-            percent=True,
-        ),
-    )
-
-
-def _held(found: tuple[Cell, ...], name: str, share: float) -> float:
-    """The share of a profile's cells within `share` of the interval's logarithmic width."""
-    inside = [
-        abs(np.log(cell.published / cell.estimate)) <= share * np.log(cell.high / cell.estimate)
-        for cell in found
-        if cell.profile == name
-    ]
-    return float(np.mean(inside))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -14,6 +15,9 @@ from partita.specs.units import format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_PROSE = 100
+"""Characters a line."""
 
 
 def picture(exhibit: Exhibit) -> Figure:
@@ -31,7 +35,7 @@ def as_text(exhibit: Exhibit) -> Group:
 
 
 def _table(rows: Rows):
-    right = tuple(c.heading for c in rows.columns if c.form != "text")
+    right = tuple(c.heading for c in rows.columns if c.form not in ("text", "prose"))
     table = columns(*(c.heading for c in rows.columns), right=right)
     for row in rows.rows:
         table.add_row(*(Text(cell(column, row.get(column.key))) for column in rows.columns))
@@ -45,6 +49,8 @@ def cell(column: Column, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     match column.form:
+        case "prose":
+            return textwrap.fill(value, _PROSE)
         case "count":
             return f"{value:,.0f}"
         case "seconds":

@@ -1,13 +1,15 @@
 """Answers as tables and JSON: nothing that was found is left out."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.planner.pairs import NAMED, pair_of, phase_of
-from tests.planner.settings import palm
+from tests.planner.settings import palm, setting
 from tests.planner.test_compare import Held
 from tests.report.shown import text_of
 
+from partita.planner.by import By
 from partita.planner.compare import compare
 from partita.planner.crossover import crossovers
 from partita.planner.other_engines import in_other_terms, other_engines, partition_specs
@@ -91,7 +93,34 @@ def test_a_comparison_shows_every_figure_and_who_is_better():
     saved = 1 - a.decode.step_seconds / b.decode.step_seconds
     assert f"fast.json: {saved:.1%} less" in text
     assert "asked: the same of both" in text
+    estimated, bound = text.split("\nestimated")[1].split("\nbound")
+    for part, by in ((estimated, "estimate"), (bound, "bound")):
+        timed = [replace(pair, by=by) for pair in (a, b)]
+        for name, attribute in (("TPOT", "tpot_seconds"), ("latency of a request", "latency_seconds")):
+            line = next(line for line in part.splitlines() if line.startswith(name))
+            mine, theirs = (getattr(pair, attribute) for pair in timed)
+            saved = 1 - min(mine, theirs) / max(mine, theirs)
+            best = "fast.json" if mine < theirs else "slow.json"
+            cells = (format_seconds(mine), format_seconds(theirs), f"{best}: {saved:.1%} less")
+            assert all(cell in line for cell in cells)
     assert comparison_json(found, "fast.json", "slow.json")["plans"] == {"a": "fast.json", "b": "slow.json"}
+
+
+def test_without_a_profile_only_bounds_are_compared():
+    a, b = (pair_of(setting("palm-8b", f"tpu-v5p:2x2x{n}", batch=8), "ws2d/batch") for n in (1, 2))
+    text = text_of(comparison(compare(Held(a), Held(b))))
+    assert "estimated" not in text
+    assert format_seconds(b.decode.step_seconds) in text
+
+
+def test_rules_cost_what_is_expected_or_at_least_the_bound():
+    found = phase_of(palm(INT8, batch=64), "decode", "ws1d/heads")
+    heads: dict[By, str] = {"bound": "costs at least", "estimate": "costs  "}
+    for by, head in heads.items():
+        rules = broken_rules(found, by)
+        text = text_of(answers.rules(rules, "decode"))
+        assert head in text.splitlines()[0]
+        assert any(rule.price in text for rule in rules)
 
 
 def test_what_was_asked_differently_is_shown():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -25,22 +26,37 @@ _LABELS = {
 
 
 def comparison(found: Comparison, a: str = "A", b: str = "B") -> Group:
-    """What was asked differently, the layouts, then every figure; `a` and `b` name the plans."""
+    """What was asked differently, the layouts, then every figure; `a` and `b` name the plans.
+
+    Times and what follows from them are there as estimated, where both plans are, and as bound.
+    """
     asked = _table("asked", a, b)
     for name, (mine, theirs) in found.setting.items():
         asked.add_row(name, Text(_short(mine)), Text(_short(theirs)))
-    figures = _table("bound", a, b, "better", numbers=True)
+    layouts = _table("layout", a, b)
     for phase, (mine, theirs) in found.layouts.items():
-        figures.add_row(f"{phase} layout", Text(mine), Text(theirs), "")
-    for figure in found.figures:
-        figures.add_row(
+        layouts.add_row(phase, Text(mine), Text(theirs))
+    parts: list[RenderableType] = [
+        asked if found.setting else Text("asked: the same of both"),
+        Text(),
+        layouts,
+    ]
+    for name, figures in (("estimated", found.estimates), ("bound", found.figures)):
+        if figures:
+            parts += [Text(), _figures(name, figures, a, b)]
+    return Group(*parts, Text(NOTE, style="dim"))
+
+
+def _figures(name: str, figures: Sequence[Figure], a: str, b: str) -> Table:
+    table = _table(name, a, b, "better", numbers=True)
+    for figure in figures:
+        table.add_row(
             label(figure), _value(figure, figure.a), _value(figure, figure.b), _verdict(figure, a, b)
         )
-    same = Text("asked: the same of both" if not found.setting else "")
-    return Group(asked if found.setting else same, Text(), figures, Text(NOTE, style="dim"))
+    return table
 
 
-NOTE = "Times and costs are bounds. `partita glossary` defines these and every other figure."
+NOTE = "Under bound times, costs and MFU are bounds. `partita glossary` defines these and every other figure."
 
 
 def comparison_json(found: Comparison, a: str = "A", b: str = "B") -> dict[str, Any]:

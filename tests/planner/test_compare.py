@@ -54,7 +54,7 @@ def test_two_layouts_differ_in_their_figures_alone(pairs: tuple[Pair, Pair]):
     assert found.figure("context").a == a.decode.max_context
     assert found.figure("latency").b == b.latency_seconds
     assert found.figure("cost").a == a.chip_seconds_per_output_token
-    assert found.figure("decode_mfu").b == b.decode.mfu
+    assert found.figure("decode_mfu").b == b.decode.bound_mfu
     held = {f.name.removeprefix("decode_memory_"): f.a for f in found.figures if "decode_memory" in f.name}
     assert held == a.decode.memory_bytes
     assert found.figure("decode_memory_kv").winner is None

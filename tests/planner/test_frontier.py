@@ -9,8 +9,8 @@ import pytest
 
 from partita.cost.prediction import Phase
 from partita.planner.ask import Ask
-from partita.planner.chips import parse_clusters
 from partita.planner.by import step_seconds, total_seconds
+from partita.planner.chips import parse_clusters
 from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier, over_batches, undominated
 from partita.planner.phases import Tables, price

@@ -26,7 +26,7 @@ def ask(model: str = "palm-8b", workload: dict[str, int] | None = None, **limits
         formats=(Formats(weights="int8"),),
         workload=Workload(**sizes),
         objective="cost",
-        **limits,
+        **({"by": "bound"} | limits),
     )
 
 
@@ -162,6 +162,33 @@ def test_a_rate_is_taken_by_the_cheapest_pools_that_can():
     with pytest.raises(InputError, match="no pools of these chips take it: at most") as caught:
         plan_pools(ask(rate=1000 * rate), TPU, 24)
     assert (caught.value.field, caught.value.value) == ("rate", f"{1000 * rate:.6g}/s")
+
+
+def test_by_the_estimate_rates_limits_and_the_crossing_are_those_of_the_profile():
+    free = plan_pools(ask("llama-3-8b", by="estimate"), H100, 16)
+    prefill, decode = (unit.prediction.estimate for unit in (free.prefill, free.decode))
+    assert prefill is not None
+    assert decode is not None
+    assert free.prefill.rate == pytest.approx(free.prefill.prediction.batch / prefill.total_seconds)
+    assert free.decode.rate == pytest.approx(free.decode.prediction.batch / decode.total_seconds)
+    # h100.toml: the network's message and its share of 50 GB/s
+    least = crossing_seconds(free, free.decode_units, 50e9)
+    profile = prefill.profile
+    start, share = (profile.link(n, "network", "collective-permute") for n in ("message_seconds", "share"))
+    assert start > 0
+    assert share < 1
+    assert free.transfer_seconds == pytest.approx(start + least / share)
+    assert free.latency_seconds == pytest.approx(
+        prefill.total_seconds + free.transfer_seconds + decode.total_seconds
+    )
+    written = free.as_json()
+    assert written["transfer"]["bound"]["seconds"] == pytest.approx(least)
+    assert written["transfer"]["estimate"]["seconds"] == free.transfer_seconds
+    assert written["ranked_by"] == "estimate"
+    limit = 0.7 * decode.step_seconds
+    kept = plan_pools(ask("llama-3-8b", by="estimate", max_tpot=limit), H100, 16).decode.prediction
+    assert kept.estimate is not None
+    assert kept.estimate.step_seconds <= limit
 
 
 def test_two_pools_need_a_unit_each():

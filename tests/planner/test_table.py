@@ -124,7 +124,7 @@ def test_contexts_priced_in_one_pass_are_those_priced_alone():
     many = np.full((len(counts), 3, 3), np.inf)
     for each in passes(*space, queries=1, context=contexts):
         legal = np.broadcast_to(each.legal[..., None], (*each.legal.shape, 3))
-        many[each.cells] = np.where(legal, each.bound.step_seconds, np.inf)
+        many[each.cells] = np.where(legal, each.seconds, np.inf)
     for i, context in enumerate(contexts):
         alone = price_table(*space, queries=1, contexts=(float(context), 2000.0))
         assert many[:, :, i] == pytest.approx(alone.seconds, rel=1e-12)

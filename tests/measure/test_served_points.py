@@ -74,7 +74,10 @@ def test_the_interval_holds_nine_tenths(found):
     assert 0.05 < width < 0.25
     logs = np.abs(np.log1p(errors(found, shipped)))
     assert np.mean(logs <= width) >= 0.9
-    assert shipped.held_out == 2 * 357  # once without its model, once without its number of chips
+    assert shipped.held_out == 3 * 357  # without its model, without its engine, without its number of chips
+    assert sum(left.count for left in shipped.left_out.values()) == 3 * 357
+    for name in ("llama3.1-8b", "qwen3-32b", "trtllm", "vllm"):
+        assert shipped.left_out[name].median < 0.05
     assert shipped.coverage[-1] >= 0.9
 
 

@@ -86,9 +86,10 @@ class Block:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Left out of a fit with all of their model, and with all of their number of chips."""
-        chips = self.rows[0].chips
-        groups = (self.rows[0].model, "1 chip" if chips == 1 else f"{chips} chips")
+        """Left out of a fit with all of their model, of their engine, and of their number of chips."""
+        first = self.rows[0]
+        chips = "1 chip" if first.chips == 1 else f"{first.chips} chips"
+        groups = (first.model, first.engine, chips)
         return tuple(
             Point(
                 row.name,

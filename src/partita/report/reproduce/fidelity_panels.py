@@ -48,6 +48,6 @@ def calibration(profiles: Sequence[str]) -> Panel:
         title="Calibration: settings left out of the fit",
         x_label="level of the interval",
         y_label="share of times inside",
-        series=(*held, Series("as it should be", COVERAGES, COVERAGES, kind="count", dashed=True, colour=7)),
+        series=(*held, Series("as it should be", COVERAGES, COVERAGES, kind="count", dashed=True, colour=4)),
         percent=True,
     )

@@ -6,6 +6,7 @@ Knows nothing about the bound beside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from partita.cost.clock import EstimateClock
@@ -18,17 +19,39 @@ from partita.specs.profile import Profile
 
 @dataclass(frozen=True)
 class Expected:
-    """`ledger`: what a chip of the busiest pipeline stage does in a step, cut as the runtime cuts it.
+    """Each figure is found when first looked at. busiest: what a chip of the longest stage does in a step."""
 
-    `parts`: that in seconds; the host's are in no stage.
-    """
-
-    step_seconds: float
-    total_seconds: float
-    interval: Interval
+    work: Work
+    busiest: Ledger
     profile: Profile
-    ledger: Ledger
-    parts: Estimate
+
+    @cached_property
+    def step_seconds(self) -> float:
+        """Of the longest step: not below the bound, though a runtime may cut the batch otherwise."""
+        timed = self._as_run.step_seconds(self._as_run.longest, self._clock)
+        return max(timed, self.work.step_seconds(self.work.longest))
+
+    @cached_property
+    def total_seconds(self) -> float:
+        """Of the whole phase, likewise."""
+        return max(self._as_run.total_seconds(self._clock), self.work.total_seconds())
+
+    @cached_property
+    def interval(self) -> Interval:
+        return interval(self.profile, asked_of(self.work))
+
+    @cached_property
+    def parts(self) -> Estimate:
+        """What a chip of the busiest pipeline stage does in a step; its host time is in no stage."""
+        return estimate(self.busiest, self.work.setting.peaks, self.profile)
+
+    @cached_property
+    def _as_run(self) -> Work:
+        return _as_run(self.work, self.profile)
+
+    @property
+    def _clock(self) -> EstimateClock:
+        return EstimateClock(self.work.setting, self.profile)
 
     @property
     def step_interval(self) -> tuple[float, float]:
@@ -59,19 +82,7 @@ class Expected:
 def expect(work: Work, busiest: Ledger) -> Expected | None:
     """The estimate of a phase by its cluster's profile; None where it has none."""
     profile = work.setting.cluster.profile
-    if profile is None:
-        return None
-    timed, clock = _as_run(work, profile), EstimateClock(work.setting, profile)
-    ledger = busiest if timed is work else timed.busiest(timed.longest).ledger
-    return Expected(
-        # no stage is below its bound, but a runtime may cut the batch otherwise than the bound does
-        step_seconds=max(timed.step_seconds(timed.longest, clock), work.step_seconds(work.longest)),
-        total_seconds=max(timed.total_seconds(clock), work.total_seconds()),
-        interval=interval(profile, asked_of(work)),
-        profile=profile,
-        ledger=ledger,
-        parts=estimate(ledger, work.setting.peaks, profile),
-    )
+    return None if profile is None else Expected(work, busiest, profile)
 
 
 def estimated_seconds(work: Work, profile: Profile) -> float:

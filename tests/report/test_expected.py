@@ -46,7 +46,7 @@ def test_of_step_and_of_phase():
         (phase_of(palm(batch=64), "decode", "ws2d/batch"), False),
         (phase_of(palm(batch=4), "prefill", "wg-xyz/batch"), False),
         (phase_of(setting("llama-3-8b", "h100:1x8", batch=8), "decode", "ws1d/heads"), False),
-        (staged(24), True),
+        (staged(25), True),
         (staged(256), True),  # cut in one by the runtime, in three by the bound
     ],
 )

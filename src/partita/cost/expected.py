@@ -19,7 +19,7 @@ from partita.specs.profile import Profile
 
 @dataclass(frozen=True)
 class Expected:
-    """Each figure is found when first looked at. busiest: what a chip of the longest stage does in a step."""
+    """Each figure is found when first looked at. busiest: a step's `Work.busiest`, as the bound cuts it."""
 
     work: Work
     busiest: Ledger
@@ -41,9 +41,15 @@ class Expected:
         return interval(self.profile, asked_of(self.work))
 
     @cached_property
+    def ledger(self) -> Ledger:
+        """What a chip of the busiest pipeline stage does in a step, the batch cut as the runtime cuts it."""
+        timed = self._as_run
+        return self.busiest if timed is self.work else timed.busiest(timed.longest).ledger
+
+    @cached_property
     def parts(self) -> Estimate:
-        """What a chip of the busiest pipeline stage does in a step; its host time is in no stage."""
-        return estimate(self.busiest, self.work.setting.peaks, self.profile)
+        """Seconds of `ledger`; the host's are in no stage."""
+        return estimate(self.ledger, self.work.setting.peaks, self.profile)
 
     @cached_property
     def _as_run(self) -> Work:

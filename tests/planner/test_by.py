@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.planner.pairs import pair_of
@@ -12,7 +13,7 @@ from partita.cost.prediction import Setting
 from partita.errors import InputError
 from partita.planner import Question, best_plan, make_plan
 from partita.planner.answers import Answers
-from partita.planner.by import by_of, parse_by, step_seconds, total_seconds
+from partita.planner.by import BYS, by_of, parse_by, step_seconds, total_seconds
 from partita.planner.compare import compare
 from partita.planner.phases import price
 from partita.planner.rules import broken_rules
@@ -95,7 +96,7 @@ def test_a_profile_that_takes_nothing_away_is_close_to_the_bound():
 def test_limits_are_kept_by_what_is_expected():
     """A limit that the bound keeps at a large batch and the estimate at a smaller one."""
     limit = 0.04
-    asked = {"objective": "cost", "max_tpot": "40ms"}
+    asked: dict[str, Any] = {"objective": "cost", "max_tpot": "40ms"}
     by_bound = partita.plan("llama-3-70b", "h100:1x8", by="bound", **asked)
     by_estimate = partita.plan("llama-3-70b", "h100:1x8", **asked)
     assert by_bound.decode.step_seconds <= limit < step_seconds(by_bound.decode, "estimate")
@@ -111,7 +112,7 @@ def test_a_rate_is_sustained_by_what_is_expected():
     workload = Workload(prompt=512, output=64, batch=1)
     sizes = tuple(2**i for i in range(9))
     asked = Question(model, cluster, Formats(), workload, sizes, sizes, "latency")
-    for by in ("bound", "estimate"):
+    for by in BYS:
         plan = best_plan([replace(asked, rate=40.0, by=by)])
         pair = plan.chosen
         taken = pair.prefill_seconds + pair.decode_seconds

@@ -9,6 +9,7 @@ import pytest
 
 from partita.errors import InputError
 from partita.planner.ask import Ask
+from partita.planner.by import By
 from partita.planner.chips import parse_clusters
 from partita.planner.pools import Pools, plan_pools
 from partita.specs import Cluster, Formats, Workload, catalogue_model
@@ -18,7 +19,9 @@ TPU = tuple(parse_clusters("tpu-v4:auto", 4))
 H100 = tuple(parse_clusters("h100:auto", 8))
 
 
-def ask(model: str = "palm-8b", workload: dict[str, int] | None = None, **limits: Any) -> Ask:
+def ask(
+    model: str = "palm-8b", workload: dict[str, int] | None = None, by: By = "bound", **limits: Any
+) -> Ask:
     sizes = {"prompt": 512, "output": 64, "batch": 1} | (workload or {})
     return Ask(
         model=catalogue_model(model),
@@ -26,7 +29,8 @@ def ask(model: str = "palm-8b", workload: dict[str, int] | None = None, **limits
         formats=(Formats(weights="int8"),),
         workload=Workload(**sizes),
         objective="cost",
-        **({"by": "bound"} | limits),
+        by=by,
+        **limits,
     )
 
 

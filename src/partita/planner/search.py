@@ -22,7 +22,7 @@ from partita.planner.question import Question
 from partita.specs.model import Model
 
 ALIKE = 5e-4
-"""Bounds no further apart than this part of them are no reason to prefer one layout to a simpler one."""
+"""Times no further apart than this part of them are no reason to prefer one layout to a simpler one."""
 
 MOST_EXACT = 160
 """Pairs priced exactly at most; reached only where very many tie."""
@@ -40,10 +40,10 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
     worst = beat
     by_context = question.objective == "context"  # whose pairs are dear to price
     most = MOST_EXACT // 8 if by_context else MOST_EXACT
-    for bound, make in _pairs_by_bound(tables):
+    for least, make in _pairs_by_least(tables):
         # where limits are tight, those that only seem to keep them come first
         alike = found[0][0] + abs(found[0][0]) * ALIKE if found else -math.inf
-        if len(seen) >= (most if found else 4 * most) or bound > max(worst + abs(worst) * NEAR, alike):
+        if len(seen) >= (most if found else 4 * most) or least > max(worst + abs(worst) * NEAR, alike):
             break
         for pair in make():
             mesh, sizes = pair.decode.setting.mesh, (pair.decode.batch, pair.prefill.batch)
@@ -72,7 +72,7 @@ def keeps_limits(pair: Pair, question: Question) -> bool:
     )
 
 
-def _pairs_by_bound(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterable[Pair]]]]:
+def _pairs_by_least(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterable[Pair]]]]:
     """Pairs on one storage in the order of what their phases take at least."""
     question = tables.question
     exact = Exact(tables)
@@ -87,15 +87,15 @@ def _pairs_by_bound(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterab
         for b, batch in enumerate(question.batches):
             sums = _Sums.of(tables, decode_rows, prefill_rows, b, decode_ok, prefill_ok)
             if sums is not None:
-                heapq.heappush(heap, (sums.bound(0, 0), next(order), batch, sums, 0, 0))
+                heapq.heappush(heap, (sums.least(0, 0), next(order), batch, sums, 0, 0))
     while heap:
-        bound, _, batch, sums, i, j = heapq.heappop(heap)
+        least, _, batch, sums, i, j = heapq.heappop(heap)
         if sums.may_keep_limits(i, j, question):
-            yield bound, lambda s=sums, i=i, j=j: exact.pairs(s.decode[i], s.b, s.prefill[j], s.pb[j])
+            yield least, lambda s=sums, i=i, j=j: exact.pairs(s.decode[i], s.b, s.prefill[j], s.pb[j])
         if j + 1 < len(sums.prefill):
-            heapq.heappush(heap, (sums.bound(i, j + 1), next(order), batch, sums, i, j + 1))
+            heapq.heappush(heap, (sums.least(i, j + 1), next(order), batch, sums, i, j + 1))
         if j == 0 and i + 1 < len(sums.decode):
-            heapq.heappush(heap, (sums.bound(i + 1, 0), next(order), batch, sums, i + 1, 0))
+            heapq.heappush(heap, (sums.least(i + 1, 0), next(order), batch, sums, i + 1, 0))
 
 
 def by_storage(tables: Tables) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -134,7 +134,7 @@ class _Sums:
             return True
         return bool(self.steps[i] + self.chunks[j] <= question.max_tpot * (1 + NEAR))
 
-    def bound(self, i: int, j: int) -> float:
+    def least(self, i: int, j: int) -> float:
         return float(self.decode_part[i] + self.prefill_part[j])
 
     @staticmethod

@@ -36,11 +36,7 @@ def command(
 
         for name, found in plans.items():
             show(f"\n== {name} ==", plan(Answers(found)))
-        show(
-            "The paper ran wg-xyz for this offline prefill; by its own formula the switch from wg-xy comes "
-            "at 16 F tokens for two matrices and half as far again for SwiGLU's third.",
-            f"\n== SmolLM2-135M on 8 CPU devices, mesh x=2,y=2,z=2: prefill {_PREFILL}, decode {_DECODE} ==",
-        )
+        show(f"\n== SmolLM2-135M on 8 CPU devices, mesh x=2,y=2,z=2: prefill {_PREFILL}, decode {_DECODE} ==")
     mesh = Mesh("xyz", (2, 2, 2))
     run = o.Running(mesh, *(parse_layout(text, mesh.axes) for text in (_PREFILL, _DECODE)))
     from partita.checkpoints.open import open_checkpoint

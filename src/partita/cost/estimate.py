@@ -99,8 +99,12 @@ def operation_seconds(entry: Entry, peaks: Peaks, profile: Profile) -> Number:
 def transfer_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
     """Of the bytes of a collective, once; levels work at the same time, as in the bound."""
     found: Number = 0
+    span = links.span(entry.axes)
     for index, pace in enumerate(links.paces(entry.kind, entry.axes)):
-        share = profile.link("share", links.levels[index].kind, entry.kind)
+        level = links.levels[index].kind
+        share, own = (profile.link(name, level, entry.kind) for name in ("share", "own_share"))
+        if own and entry.kind != "collective-permute":  # beside those for the k - 1 others
+            pace = pace * (1 + own / np.maximum(span[index] - 1, 1))
         found = np.maximum(found, pace / (share * links.own_links(index, entry.axes)))
     return entry.sent_bytes * _narrowed(entry, profile) * found
 

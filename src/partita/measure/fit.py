@@ -34,6 +34,8 @@ class Point:
     seconds_by: Callable[[Profile], float]
     asked: tuple[Asked, ...] = ()
     """What it was measured of, as a profile's region counts it; several phases where it is of several."""
+    weight: float = 1.0
+    """Of its error in a fit: less than 1 where it says less about what is to be estimated."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def fit(points: Sequence[Point], template: Profile, starts: Mapping[str, float],
     if not names or len(points) <= len(names):
         raise ValueError(f"{len(points)} points do not identify {len(names)} constants")
     logs = np.log([point.seconds for point in points])
+    weights = np.array([point.weight for point in points])
     least, most = np.array([_range(name) for name in names]).T
 
     def errors(x: np.ndarray) -> np.ndarray:
@@ -66,14 +69,20 @@ def fit(points: Sequence[Point], template: Profile, starts: Mapping[str, float],
         )
         return np.log([point.seconds_by(profile) for point in points]) - logs
 
+    def weighted(x: np.ndarray) -> np.ndarray:
+        return errors(x) * weights
+
     def _at(x: np.ndarray) -> dict[str, float]:
         values = np.clip(np.exp(x), np.exp(least), np.exp(most))
         return dict(zip(names, values, strict=True))
 
     start = np.clip(np.log([starts[name] for name in names]), least, most)
-    found = least_squares(errors, start, bounds=(least, most), loss="soft_l1", f_scale=scale, diff_step=1e-3)
+    found = least_squares(weighted, start, bounds=(least, most), loss="soft_l1", f_scale=scale, diff_step=1e-3)
     freedom = len(points) - len(names)
-    covariance = np.linalg.pinv(found.jac.T @ found.jac) * 2 * found.cost / freedom
+    curvature = found.jac.T @ found.jac
+    # of a constant, or a mixture of some, that no point tells, the variance is large rather than infinite
+    curvature += np.eye(len(names)) * 1e-12 * np.trace(curvature)
+    covariance = np.linalg.inv(curvature) * 2 * found.cost / freedom
     spread = student.ppf(0.95, freedom) * np.sqrt(np.diag(covariance))
     fitted = {
         name: _constant(float(x), float(s), float(a), float(b))

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ from partita.specs import Formats, catalogue_model, parse_cluster
 
 def test_the_call_of_the_contract():
     plan = partita.plan("palm-540b", on="tpu-v4:4x4x4", prompt=2048, output=64, batch=64, objective="latency")
-    assert str(plan.decode.layout.roles) == "ws2d/batch"
+    # the paper chose by the bound
+    best = partita.plan("palm-540b", on="tpu-v4:4x4x4", prompt=2048, output=64, batch=64, by="bound")
+    assert str(best.decode.layout.roles) == "ws2d/batch"
+    assert best.chosen.latency_seconds < replace(plan.chosen, by="bound").latency_seconds
+    assert plan.chosen.latency_seconds < replace(best.chosen, by="estimate").latency_seconds
     assert plan.decode.bound.step_seconds == plan.decode.step_seconds > 0
     assert plan.explain().startswith("prefill: ")
     assert plan.explain().count("\n") + 1 == len(plan.reasons)
@@ -38,12 +43,14 @@ def test_it_plans_what_the_command_line_plans(capsys: pytest.CaptureFixture[str]
         formats=Formats(weights="int8"),
         max_ttft="1s",
         max_tpot="50ms",
+        by="bound",
         top=3,
     )
     line = (
         "plan palm-8b --on tpu-v4:2x2x2 --prompt 256 --output 8 --batch 16 --prefill-batch 4 --context 300 "
     )
-    line += "--objective cost --mesh x=2,y=4 --weights int8 --max-ttft 1s --max-tpot 50ms --top 3 --json"
+    line += "--objective cost --mesh x=2,y=4 --weights int8 --max-ttft 1s --max-tpot 50ms --by bound "
+    line += "--top 3 --json"
     assert run([*line.split()]) == 0
     printed, mine = json.loads(capsys.readouterr().out), json.loads(json.dumps(plan.as_json()))
     assert {key: printed[key] for key in mine} == mine  # the command answers more besides

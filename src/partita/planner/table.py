@@ -2,7 +2,8 @@
 
 What is priced is the phase alone: its own storage order and no permutation of shards. The other phase can
 only make that dearer, so the seconds are a lower bound of those of any pair of layouts the row stands in; the
-search prices the pairs themselves, the best of them.
+search prices the pairs themselves, the best of them. By an estimate they may be above it by a few messages,
+where another row of the same pass cuts the axes finer.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from partita.sharding.roles import parse_layout
 from partita.sharding.spec import parse
 from partita.specs import Constant, Formats, Profile, Workload, catalogue_model, parse_cluster
 
-TORUS = Links((Level(6.0, kind="torus"),), {"x": (4,), "y": (4,), "z": (4,)})
+TORUS = Links((Level(6.0, kind="torus", axes=3),), {"x": (4,), "y": (4,), "z": (4,)})
 NODES = Links((Level(1.0, kind="network"), Level(10.0, kind="switch")), {"x": (2, 1), "y": (1, 8)})
 PEAKS = Peaks(100.0, 10.0, TORUS)
 
@@ -88,18 +88,36 @@ def test_a_kind_of_collective_may_have_a_share_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("kind", "axes", "hops"),
+    ("kind", "axes", "starts", "hops"),
     [
-        ("all-gather", "x", 3),
-        ("all-gather", "xyz", 9),
-        ("all-reduce", "x", 6),
-        ("collective-permute", "x", 1),
+        ("all-gather", "x", 1, 3),
+        ("all-gather", "xyz", 3, 9),
+        ("all-reduce", "x", 1, 6),
+        ("collective-permute", "xy", 1, 1),
     ],
 )
-def test_a_message_starts_once_and_passes_the_others(kind: str, axes: str, hops: int):
+def test_on_a_torus_a_message_starts_on_every_axis_and_passes_the_others(
+    kind: str, axes: str, starts: int, hops: int
+):
     given = profile({"torus/message_seconds": 1e-3, "torus/hop_seconds": 1e-5})
     found = message_seconds(collective(kind, axes), TORUS, given)
-    assert found == pytest.approx(1e-3 + hops * 1e-5)
+    assert found == pytest.approx(starts * 1e-3 + hops * 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "axes", "more"),
+    [
+        ("all-gather", "x", 2),
+        ("all-gather", "y", 8 / 7),
+        ("all-reduce", "y", 8 / 7),
+        ("collective-permute", "y", 1),
+    ],
+)
+def test_threads_of_one_memory_copy_their_own_shard_too(kind: str, axes: str, more: float):
+    """k - 1 of k shards are sent and k copied; a permute has one shard, which it sends."""
+    own = profile({"network/own_share": 1.0, "switch/own_share": 1.0})
+    plain, copied = (transfer_seconds(collective(kind, axes, 28.0), NODES, p) for p in (profile(), own))
+    assert copied == pytest.approx(more * plain)
 
 
 def test_a_message_starts_on_every_level_it_spans():

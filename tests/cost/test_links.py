@@ -47,7 +47,7 @@ def test_every_axis_of_a_torus_counts_all_the_links_of_a_chip(shape: tuple[int, 
     """Pope et al. 2022: 270 GB/s of interconnect on TPU v4."""
     mesh = Mesh.of(shape)
     found = mesh_links(mesh, parse_cluster("tpu-v4:4x4x4"))
-    assert found.levels == (Level(270e9, kind="torus"),)
+    assert found.levels == (Level(270e9, kind="torus", axes=3),)
     assert found.parts == {axis: (size,) for axis, size in mesh.size.items()}
 
 
@@ -184,3 +184,23 @@ def test_the_levels_that_chips_of_an_axis_lie_apart_on_are_those_it_counts(
         apart = [np.ptp(coordinate, axis=-1).any() for coordinate in np.unravel_index(rows, shape)]
         assert [part > 1 for part in found.parts[axis]] == apart
         assert math.prod(found.parts[axis]) == mesh.sizes[place]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "starts"),
+    [((4, 4, 4), "x", 1), ((4, 4, 4), "yz", 2), ((4, 4, 4), "xyz", 3), ((64,), "x", 3), ((2, 32), "x", 1)],
+    ids=str,
+)
+def test_a_collective_on_a_torus_starts_once_for_every_physical_axis(shape, axes: str, starts: int):
+    links = mesh_links(Mesh.of(shape), parse_cluster("tpu-v4:4x4x4"))
+    assert links.starts(0, axes) == pytest.approx(starts)
+
+
+def test_axes_of_one_chip_are_no_axes_of_a_torus():
+    links = mesh_links(Mesh.of((16,)), parse_cluster("tpu-v4:1x4x4"))
+    assert links.starts(0, "x") == pytest.approx(2)
+
+
+def test_behind_a_switch_every_collective_starts_once():
+    links = mesh_links(Mesh.of((2, 4)), parse_cluster("h100:1x8"))
+    assert links.starts(len(links.levels) - 1, "xy") == 1

@@ -6,13 +6,13 @@ Operations run one after the other. One takes the longer of its arithmetic and i
     memory      (weights + cache + activation_share x activations) / (peak x memory_share)
 
 With m rows the arithmetic reaches matmul_share x m / (m + half_rows) of the peak. A collective takes, on each
-level of the fabric that it spans, message_seconds and hop_seconds for every chip beyond the second that a
-message passes (k - 1 in a ring of k chips, twice that in an all-reduce; on a torus one axis after the other),
-and its bytes at the level's peak x share (partial sums in the format that the profile's software sends them
-in, where that is known); hidden_share of the bytes' time goes on behind the operations. To
-these come, for each layer, layer_seconds, and sequence_seconds for every sequence that a chip attends to
-(pages of the cache, positions, sums of split attention: work by sequence, not by byte); and step_seconds for
-the step.
+level of the fabric that it spans, message_seconds (on a torus for each physical axis, one after the other)
+and hop_seconds for every chip beyond the second that a message passes (k - 1 in a ring of k chips, twice that
+in an all-reduce), and its bytes at the level's peak x share (partial sums in the format that the profile's
+software sends them in, where that is known; with own_share of the chip's own shard, where that is copied
+too); hidden_share of the bytes' time goes on behind the operations. To these come, for each layer,
+layer_seconds, and sequence_seconds for every sequence that a chip attends to (pages of the cache, positions,
+sums of split attention: work by sequence, not by byte); and step_seconds for the step.
 
 On a torus a collective has the links of its own axes, not all of the chip: over k of n chips log k / log n of
 them. The bound gives it all. An estimate is never below the bound. Works on numbers and on NumPy arrays of
@@ -121,5 +121,7 @@ def message_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
     for index, (level, chips) in enumerate(zip(links.levels, links.span(entry.axes), strict=True)):
         hops = links.hops(index, entry.axes) if entry.kind != "collective-permute" else (chips > 1) * 1
         start = profile.link("message_seconds", level.kind, entry.kind) * (chips > 1)
+        if level.kind == "torus" and entry.kind != "collective-permute":
+            start = start * links.starts(index, entry.axes)
         found = found + start + profile.link("hop_seconds", level.kind, entry.kind) * hops * ways
     return found * (np.asarray(entry.messages) > 0)

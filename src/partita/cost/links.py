@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
@@ -26,6 +26,7 @@ class Level:
     bandwidth: float
     in_network_reduction: bool = False
     kind: str = ""  # of its fabric: "torus", "switch" or "network"
+    axes: int = 1  # of a torus, those of more than one chip
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,15 @@ class Links:
             return sum(self.parts[axis][level] - 1 for axis in axes)
         return self.span(axes)[level] - 1
 
+    def starts(self, level: int, axes: str) -> Number:
+        """Collectives over single physical axes that one over `axes` is on a level, one after the other.
+
+        On a torus of d axes and n chips one over k chips is of d log k / log n, at least one.
+        """
+        if self.levels[level].kind != "torus":
+            return 1
+        return np.maximum(self.levels[level].axes * self.own_links(level, axes), 1)
+
     def own_links(self, level: int, axes: str) -> Number:
         """Part of a chip's links on a level that lie along `axes`: log k / log n, k of a torus's n chips."""
         if self.levels[level].kind != "torus":
@@ -122,7 +132,9 @@ def cluster_levels(cluster: Cluster) -> tuple[tuple[Level, int], ...]:
     for index, axis in enumerate(cluster.fabric):
         level = Level(cluster.bandwidth_bytes_per_second(index), axis.in_network_reduction, axis.kind)
         if axis.kind == "torus" and torus:
-            found[-1] = (level, found[-1][1] * axis.size)
+            before, chips = found[-1]
+            axes = (chips > 1) * before.axes + (axis.size > 1)
+            found[-1] = (replace(level, axes=max(axes, 1)), chips * axis.size)
         else:
             found.append((level, axis.size))
         torus = axis.kind == "torus"

@@ -138,6 +138,8 @@ class Profile(BaseModel):
     reduce: Float | None = None
     """Format in which the runtime sends partial sums, where that is known, whatever a plan asks of another
     runtime. None: as the plan says."""
+    compares: bool = False
+    """Whether it was fitted to layouts side by side on the same chips, so that plans may be ranked by it."""
     region: Region = Region()
     residuals: tuple[Finite, ...] = ()
     """Natural logarithms of measured over estimated seconds, of measurements left out of the fit."""

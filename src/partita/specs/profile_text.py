@@ -28,6 +28,8 @@ def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
         yield f"microbatch_tokens = {profile.microbatch_tokens}"
     if profile.reduce is not None:
         yield f"reduce = {json.dumps(profile.reduce)}"
+    if profile.compares:
+        yield "compares = true"
     if profile.residuals:
         yield "residuals = ["
         for start in range(0, len(profile.residuals), 12):

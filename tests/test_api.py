@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,11 +18,7 @@ from partita.specs import Formats, catalogue_model, parse_cluster
 
 def test_the_call_of_the_contract():
     plan = partita.plan("palm-540b", on="tpu-v4:4x4x4", prompt=2048, output=64, batch=64, objective="latency")
-    # the paper chose by the bound
-    best = partita.plan("palm-540b", on="tpu-v4:4x4x4", prompt=2048, output=64, batch=64, by="bound")
-    assert str(best.decode.layout.roles) == "ws2d/batch"
-    assert best.chosen.latency_seconds < replace(plan.chosen, by="bound").latency_seconds
-    assert plan.chosen.latency_seconds < replace(best.chosen, by="estimate").latency_seconds
+    assert str(plan.decode.layout.roles) == "ws2d/batch"
     assert plan.decode.bound.step_seconds == plan.decode.step_seconds > 0
     assert plan.explain().startswith("prefill: ")
     assert plan.explain().count("\n") + 1 == len(plan.reasons)

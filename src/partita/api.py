@@ -47,8 +47,8 @@ def plan(
     """The best layouts of both phases, as `partita plan` chooses them; arguments as its options.
 
     `on` may be `h100:auto`, and `formats` several, to choose from. `by`: rank and limit by the "bound" or the
-    "estimate", which is usual where the cluster has a profile. Raises InputError for wrong input, and where
-    nothing fits or keeps the limits.
+    "estimate", which is usual where the cluster's profile compares layouts. Raises InputError for wrong
+    input, and where nothing fits or keeps the limits.
     """
     if batch == "auto" and prefill_batch not in (None, "auto"):
         raise InputError("prefill_batch", prefill_batch, "needs a batch: with auto both batches are chosen")

@@ -68,8 +68,8 @@ CASES: list[tuple[tuple[object, ...], str, object, str]] = [
     (("plan", *SMALL, "--max-tpot", "fast"), "max-tpot", "fast", "such as 30ms or 1.5s"),
     (("plan", *SMALL, "--max-ttft", ""), "max-ttft", "", "such as 30ms or 1.5s"),
     (("plan", *SMALL, "--max-ttft", "30"), "max-ttft", "30", "with a unit"),
-    (("plan", *SMALL, "--max-tpot", "1us"), "max-tpot", "1 us", "the fastest decode step's estimate is"),
-    (("plan", *SMALL, "--max-ttft=1us"), "max-ttft", "1 us", "the fastest prefill's estimate is"),
+    (("plan", *SMALL, "--max-tpot", "1us"), "max-tpot", "1 us", "the fastest decode step's bound is"),
+    (("plan", *SMALL, "--max-ttft=1us"), "max-ttft", "1 us", "the fastest prefill's bound is"),
     (("plan", *SMALL, "--kv", "int4"), "kv", "int4", "f32, bf16, int8"),
     (("plan", *SMALL, "--reduce", "int8"), "reduce", "int8", "f32, bf16"),
     # layouts

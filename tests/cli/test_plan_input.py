@@ -69,8 +69,9 @@ OPTIONS: list[tuple[tuple[object, ...], str, object, str]] = [
     (("--memory", "70GB"), "memory", 70 * 10**9, "at most the 34,359,738,368 of tpu-v4"),
     (("--max-chips", 0), "max-chips", 0, "1 or more"),
     (("--max-chips", 4), "max-chips", 4, "tpu-v4:2x2x2 has 8; name a smaller one, or FAMILY:auto"),
-    (("--max-tpot", "1ms", "--rate", "1/s"), "max-tpot", "1 ms", "the fastest decode step's estimate is"),
-    (("--max-tpot", "1us", "--by", "bound"), "max-tpot", "1 us", "the fastest decode step's bound is"),
+    (("--max-tpot", "1ms", "--rate", "1/s"), "max-tpot", "1 ms", "the fastest decode step's bound is"),
+    (("--max-tpot", "1us", "--by", "estimate"), "max-tpot", "1 us", "the fastest decode step's estimate is"),
+    (("--max-ttft", "1us", "--by", "estimate"), "max-ttft", "1 us", "the fastest prefill's estimate is"),
     (("--by", "measured"), "by", "measured", "accepted are bound, estimate"),
     (
         ("--on", "tpu-v5p:2x2x2", "--by", "estimate"),

@@ -1,4 +1,7 @@
-"""Plans by the estimate and by the bound: which one is usual, what it keeps to, and what it changes."""
+"""Plans by the estimate and by the bound: which one is usual, what it keeps to, and what it changes.
+
+What a plan by the bound says of estimates is in test_unranked.py.
+"""
 
 import json
 from dataclasses import replace
@@ -17,23 +20,26 @@ from partita.errors import InputError
 from partita.planner import Question, best_plan, make_plan
 from partita.planner.answers import Answers
 from partita.planner.by import BYS, by_of, parse_by, step_seconds, total_seconds
+from partita.planner.chips import parse_clusters
 from partita.planner.compare import compare
 from partita.planner.exact import Exact
 from partita.planner.phases import price
 from partita.planner.rules import broken_rules
 from partita.planner.sensitivity import sensitivities
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
+from partita.specs.catalogue import profile, profile_names
 from partita.specs.profile import Constant, Profile
 
 INT8 = Formats(weights="int8")
 
 
-def a_profile(**values: float) -> Profile:
+def a_profile(compares: bool = True, **values: float) -> Profile:
     """Slashes of constants' names are written as `__`."""
     named = {name.replace("__", "/"): value for name, value in values.items()}
     return Profile(
         name="mine",
         source="made up",
+        compares=compares,
         constants={n: Constant(value=v, fixed="made up") for n, v in named.items()},
     )
 
@@ -45,12 +51,23 @@ def with_profile(given: Setting, profile: Profile | None) -> Setting:
 # -- which one ----------------------------------------------------------------------------------------------
 
 
-def test_the_estimate_is_usual_where_there_is_a_profile_and_the_bound_elsewhere():
+def test_the_estimate_is_usual_where_the_profile_compares_layouts_and_the_bound_elsewhere():
     given = palm(INT8, batch=64, prefill_batch=1)
-    plan = make_plan(given)
-    assert (plan.ranked_by, plan.as_json()["ranked_by"]) == ("estimate", "estimate")
-    assert make_plan(given, by="bound").ranked_by == "bound"
-    assert make_plan(with_profile(given, None)).as_json()["ranked_by"] == "bound"
+    for has, usual in ((a_profile(), "estimate"), (a_profile(compares=False), "bound"), (None, "bound")):
+        plan = make_plan(with_profile(given, has))
+        assert (plan.ranked_by, plan.as_json()["ranked_by"]) == (usual, usual)
+    assert make_plan(with_profile(given, a_profile()), by="bound").ranked_by == "bound"
+    assert make_plan(with_profile(given, a_profile(compares=False)), by="estimate").ranked_by == "estimate"
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_no_profile_of_the_catalogue_ranks_plans(name: str):
+    """Each was fitted to one layout or two; tpu-v4 would have 1D ahead where Figure 6 of the paper has 2D."""
+    assert not profile(name).compares
+    for family in profile(name).clusters:
+        clusters = parse_clusters(f"{family}:auto", 8)
+        assert all(cluster.profile == profile(name) for cluster in clusters)
+        assert by_of(clusters) == "bound"
 
 
 def test_an_estimate_without_a_profile_is_refused():
@@ -66,10 +83,10 @@ def test_an_estimate_without_a_profile_is_refused():
 
 def test_clusters_of_one_plan_go_by_one_time():
     """Bounds are never set beside estimates: one cluster without a profile, and all go by the bound."""
-    known = parse_cluster("h100:1x8")
+    known = parse_cluster("h100:1x8").model_copy(update={"profile": a_profile()})
     bare = known.model_copy(update={"profile": None, "name": "bare"})
     assert by_of([known]) == "estimate"
-    assert by_of([known, bare]) == "bound"
+    assert by_of([known, bare]) == by_of([known, parse_cluster("h100:1x8")]) == "bound"
     workload = Workload(prompt=128, output=8, batch=1)
     model = catalogue_model("llama-3-8b")
     asked = [Question(model, c, Formats(), workload, (1,), (1,), "latency") for c in (known, bare)]
@@ -78,8 +95,12 @@ def test_clusters_of_one_plan_go_by_one_time():
 
 
 def test_it_is_asked_for_in_python_and_by_default_follows_the_profile():
-    assert partita.plan("llama-3-8b", "h100:1x2", batch=4).ranked_by == "estimate"
-    assert partita.plan("llama-3-8b", "h100:1x2", batch=4, by="bound").ranked_by == "bound"
+    cluster = parse_cluster("h100:1x2")
+    assert partita.plan("llama-3-8b", cluster, batch=4).ranked_by == "bound"
+    assert partita.plan("llama-3-8b", cluster, batch=4, by="estimate").ranked_by == "estimate"
+    calibrated = cluster.model_copy(update={"profile": a_profile()})
+    assert partita.plan("llama-3-8b", calibrated, batch=4).ranked_by == "estimate"
+    assert partita.plan("llama-3-8b", calibrated, batch=4, by="bound").ranked_by == "bound"
     with pytest.raises(InputError, match="accepted are bound, estimate"):
         partita.plan("llama-3-8b", "h100:1x2", batch=4, by="luck")  # type: ignore[arg-type]
 
@@ -97,21 +118,23 @@ def test_a_profile_that_takes_nothing_away_is_close_to_the_bound():
 # -- what it keeps to and states -----------------------------------------------------------------------------
 
 
-def test_limits_are_kept_by_what_is_expected():
+def test_limits_are_kept_by_what_is_estimated():
     """A limit that the bound keeps at a large batch and the estimate at a smaller one."""
     limit = 0.04
     asked: dict[str, Any] = {"objective": "cost", "max_tpot": "40ms"}
     by_bound = partita.plan("llama-3-70b", "h100:1x8", by="bound", **asked)
-    by_estimate = partita.plan("llama-3-70b", "h100:1x8", **asked)
+    by_estimate = partita.plan("llama-3-70b", "h100:1x8", by="estimate", **asked)
     assert by_bound.decode.step_seconds <= limit < step_seconds(by_bound.decode, "estimate")
     assert step_seconds(by_estimate.decode, "estimate") <= limit
     assert by_estimate.decode.batch < by_bound.decode.batch
     worst = step_seconds(by_estimate.decode, "estimate") / 1e3
     with pytest.raises(InputError, match="the fastest decode step's estimate is"):
-        partita.plan("llama-3-70b", "h100:1x8", objective="cost", max_tpot=f"{worst * 1e6:.3f}us")
+        partita.plan(
+            "llama-3-70b", "h100:1x8", objective="cost", max_tpot=f"{worst * 1e6:.3f}us", by="estimate"
+        )
 
 
-def test_a_rate_is_sustained_by_what_is_expected():
+def test_a_rate_is_sustained_by_what_is_estimated():
     model, cluster = catalogue_model("llama-3-8b"), parse_cluster("h100:1x2")
     workload = Workload(prompt=512, output=64, batch=1)
     sizes = tuple(2**i for i in range(9))
@@ -126,7 +149,7 @@ def test_a_rate_is_sustained_by_what_is_expected():
 
 def test_everything_a_plan_states_is_by_its_time():
     given = palm(INT8, batch=64, prefill_batch=1)
-    plan = make_plan(given, "latency")
+    plan = make_plan(given, "latency", by="estimate")
     prefill, decode = plan.prefill.estimate, plan.decode.estimate
     assert prefill is not None
     assert decode is not None
@@ -141,7 +164,7 @@ def test_everything_a_plan_states_is_by_its_time():
     rivals = [pair.latency_seconds / plan.chosen.latency_seconds - 1 for pair in plan.runners_up]
     assert [row["loses_by"] for row in written["runners_up"]] == pytest.approx(rivals)
     said = next(reason for reason in plan.reasons if reason.startswith("decode: "))
-    assert "expected" in said
+    assert "estimated" in said
     assert "at peak" in said
     answers = Answers(plan)
     served = answers.server
@@ -166,7 +189,7 @@ def test_a_switch_of_the_cache_waits_for_its_messages():
     assert written["estimate"]["seconds"] >= written["bound"]["seconds"]
 
 
-def test_rules_and_sensitivities_cost_what_is_expected():
+def test_rules_and_sensitivities_cost_what_is_estimated():
     given = with_profile(palm(INT8, batch=64, prefill_batch=1), a_profile(memory_share=0.5))
     decode = pair_of(given, "ws2d/heads").decode
     (copies,) = [rule for rule in broken_rules(decode, "estimate") if rule.name == "kv_replicas"]
@@ -185,7 +208,7 @@ def test_rules_and_sensitivities_cost_what_is_expected():
 
 def test_plans_are_compared_by_both_times():
     given = palm(INT8, batch=64, prefill_batch=1)
-    one, other = make_plan(given), make_plan(given, by="bound")
+    one, other = make_plan(given, by="estimate"), make_plan(given, by="bound")
     found = compare(one, other)
     expected = {figure.name: figure for figure in found.estimates}
     assert one.prefill.estimate is not None

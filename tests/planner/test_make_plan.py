@@ -173,21 +173,21 @@ def make_plan_or_none(given: Setting, objective: Objective, **limits: Any) -> Pl
 @pytest.mark.parametrize("batch", [64, 128, 256, 512])
 @pytest.mark.parametrize("formats", [Formats(), INT8], ids=["bf16", "int8"])
 def test_decode_is_weight_stationary_2d_with_attention_split_over_the_batch(formats: Formats, batch: int):
-    plan = make_plan_or_none(palm(formats, batch=batch, prefill_batch=1), "latency", by="bound")
+    plan = make_plan_or_none(palm(formats, batch=batch, prefill_batch=1), "latency")
     assert plan is not None
     assert layouts(plan)[1] == "ws2d/batch"
 
 
 @pytest.mark.parametrize("objective", ["latency", "cost"])
 def test_one_prompt_is_prefilled_weight_stationary_2d(objective: Objective):
-    plan = make_plan(palm(INT8, batch=64, prefill_batch=1), objective, by="bound")
+    plan = make_plan(palm(INT8, batch=64, prefill_batch=1), objective)
     assert plan.prefill.layout.roles.ffn == "ws2d"
     assert plan.prefill.tokens_per_step == 2048
 
 
 @pytest.mark.parametrize("objective", ["latency", "cost", "throughput"])
 def test_a_million_tokens_are_prefilled_weight_gathered(objective: Objective):
-    plan = make_plan(palm(batch=512), objective, by="bound")
+    plan = make_plan(palm(batch=512), objective)
     assert plan.prefill.tokens_per_step == 2**20
     assert plan.prefill.layout.roles.ffn.startswith("wg-")
     assert layouts(plan)[1] == "ws2d/batch"
@@ -230,9 +230,9 @@ def test_limits_are_kept_and_cost_something():
 
 def test_a_limit_changes_the_layout_where_only_another_keeps_it():
     given = SETTINGS["palm-540b, 64 chips, chat"]
-    plan = make_plan(given, by="bound")  # by the estimate the best pair has the fastest prefill too
+    plan = make_plan(given)
     limit = 0.998 * plan.chosen.ttft_seconds
-    limited = make_plan(given, max_ttft=limit, by="bound")
+    limited = make_plan(given, max_ttft=limit)
     assert limited.chosen.ttft_seconds <= limit
     assert layouts(limited) != layouts(plan)
     assert limited.chosen.latency_seconds >= plan.chosen.latency_seconds * (1 - ALIKE)
@@ -328,7 +328,7 @@ def test_a_layout_that_does_not_fit_says_so_among_the_reasons():
 
 
 def test_padding_is_a_reason():
-    plan = make_plan(SETTINGS["smollm2, padded, 1 x 2 x 4"], by="bound")  # by the estimate nothing is padded
+    plan = make_plan(SETTINGS["smollm2, padded, 1 x 2 x 4"])
     assert any(reason.startswith("padding: heads 9 -> ") for reason in plan.reasons)
 
 

@@ -1,14 +1,14 @@
-"""Estimates for people: ranges in one unit, parts that add up, one sentence on what is extrapolated."""
+"""Estimates for people: parts that add up, one sentence on what is extrapolated."""
 
 import pytest
 from tests.planner.pairs import phase_of
 from tests.planner.settings import palm, setting
 
 from partita.cost.prediction import Prediction, Setting, predict
-from partita.report.expected import NO_PROFILE, note, parts, phase_text, range_text, step_text
+from partita.report.expected import NO_PROFILE, note, parts, phase_text, step_text
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
-from partita.specs import Formats, Workload, catalogue_model, parse_cluster
+from partita.specs import Formats, Workload, catalogue_model, format_range, parse_cluster
 
 UNSEEN = setting("palm-8b", "tpu-v5p:2x2x2", batch=4)
 
@@ -20,23 +20,11 @@ def staged(batch: int) -> Prediction:
     return predict(given, "decode", parse_layout("ws1d/heads", "xy"))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "around", "text"),
-    [
-        (31.2e-3, (28e-3, 34.7e-3), "31.2 ms (28 to 34.7 ms)"),
-        (1.0, (0.9, 1.1), "1 s (900 ms to 1.1 s)"),
-        (85.0, (80.0, 90.0), "85 s (80 to 90 s)"),
-    ],
-)
-def test_a_range_is_in_one_unit_where_it_can_be(seconds: float, around: tuple[float, float], text: str):
-    assert range_text(seconds, around) == text
-
-
 def test_of_step_and_of_phase():
     found = phase_of(palm(batch=64, context=2112), "decode", "ws2d/batch").estimate
     assert found is not None
-    assert step_text(found) == range_text(found.step_seconds, found.step_interval)
-    assert phase_text(found) == range_text(found.total_seconds, found.total_interval)
+    assert step_text(found) == format_range(found.step_seconds, found.step_interval)
+    assert phase_text(found) == format_range(found.total_seconds, found.total_interval)
     assert step_text(None) == phase_text(None) == ""
 
 

@@ -13,14 +13,13 @@ from partita.errors import InputError
 from partita.planner import Ask, Plan, best_plan, make_plan
 from partita.planner.chips import parse_clusters
 from partita.planner.frontier import Point, over_batches
-from partita.report.expected import range_text
 from partita.report.frontier import frontier_table, panels, plot_frontier
-from partita.specs import Formats, Workload, catalogue_model, format_seconds
+from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """PaLM 8B on 1 to 4 chips at every batch."""
+    """PaLM 8B on 1 to 4 chips at every batch, by the estimate."""
     ask = Ask(
         model=catalogue_model("palm-8b"),
         clusters=tuple(parse_clusters("tpu-v4:auto", 4)),
@@ -28,6 +27,7 @@ def plan() -> Plan:
         workload=Workload(prompt=256, output=16, batch=1),
         objective="cost",
         auto_batch=True,
+        by="estimate",
     )
     return best_plan(ask.questions())
 
@@ -65,7 +65,7 @@ def test_the_table_has_every_point_where_there_is_room(plan: Plan):
         assert expected is not None
         around = expected.total_interval if point.prediction.phase == "prefill" else expected.step_interval
         bound = merit(point, "bound")[0]
-        assert " ".join(row[:-2]).endswith(f" {range_text(seconds, around)} {format_seconds(bound)}")
+        assert " ".join(row[:-2]).endswith(f" {format_range(seconds, around)} {format_seconds(bound)}")
 
 
 @pytest.mark.parametrize("bare", [True, False])

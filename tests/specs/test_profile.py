@@ -125,6 +125,7 @@ def test_a_file_of_a_cluster_may_have_a_profile_of_its_own(tmp_path: Path):
         constants={"switch/share": Constant(value=0.5, low=0.4, high=0.6)},
         region=Region(chips=(4, 4), phases=("decode",)),
         residuals=(0.1, -0.2),
+        compares=True,
     )
     file.write_text(f'chip = "a100-80g"\n{FABRIC}\n{profile_toml(mine, "profile")}')
     assert parse_cluster(str(file)).profile == mine

@@ -8,6 +8,7 @@ from partita.errors import InputError
 from partita.specs import (
     format_bytes,
     format_count,
+    format_range,
     format_seconds,
     parse_bytes,
     parse_duration,
@@ -62,6 +63,18 @@ def test_a_written_duration_is_read_back_within_its_three_digits(seconds: float)
 )
 def test_durations_written(seconds: float, text: str):
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "around", "text"),
+    [
+        (31.2e-3, (28e-3, 34.7e-3), "31.2 ms (28 to 34.7 ms)"),
+        (1.0, (0.9, 1.1), "1 s (900 ms to 1.1 s)"),
+        (85.0, (80.0, 90.0), "85 s (80 to 90 s)"),
+    ],
+)
+def test_a_range_is_in_one_unit_where_it_can_be(seconds: float, around: tuple[float, float], text: str):
+    assert format_range(seconds, around) == text
 
 
 def test_bytes_are_decimal():

@@ -65,7 +65,7 @@ ByText = Annotated[
     typer.Option(
         "--by",
         metavar="|".join(BYS),
-        help="What is ranked and limited: the estimate where the cluster has a profile, else the bound.",
+        help="What is ranked and limited: the estimate where the profile compares layouts, else the bound.",
     ),
 ]
 MaxTtft = Annotated[Text, typer.Option("--max-ttft", help="Limit on the time to first token: 300ms.")]

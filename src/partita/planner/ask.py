@@ -38,7 +38,8 @@ class Ask:
     pipeline; None for every number that divides the nodes. auto_chunk: chunks of a prompt are chosen too.
     Limits in seconds; rate: prompts per second to sustain. memory_bytes: of one chip, where less than all may
     be used. traffic: requests that are not all alike, whose means the workload has. by: which time is
-    minimised and limited; None for the estimate where every cluster has a profile, else the bound.
+    minimised and limited; None for the estimate where every cluster's profile compares layouts, else the
+    bound.
     """
 
     model: Model
@@ -87,7 +88,7 @@ class Ask:
         """Everything to search; raises InputError on what cannot be asked together."""
         if self.mesh is not None and len(self.clusters) > 1:
             raise InputError("mesh", self.mesh, "fits one cluster; name one with its shape")
-        by = by_of(self.clusters, self.by)
+        by_of(self.clusters, self.by)  # refuses an estimate where there is none
         found = [
             Question(
                 self.model,
@@ -104,7 +105,7 @@ class Ask:
                 self.rate,
                 self.auto_chunk or self.workload.chunk is not None,
                 self.traffic,
-                by,
+                self.by,
             )
             for cluster in map(self._limited, self.clusters)
             for stages in self._stages(cluster)

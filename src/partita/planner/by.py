@@ -25,14 +25,16 @@ def parse_by(text: str) -> By:
 
 
 def by_of(clusters: Iterable[Cluster], asked: By | None = None) -> By:
-    """As asked, else the estimate where every cluster has a profile.
+    """As asked, else the estimate where the profile of every cluster compares layouts (`Profile.compares`).
 
     Raises InputError (field "by") where an estimate is asked for and a cluster has no profile.
     """
+    clusters = tuple(clusters)
     bare = next((cluster.name for cluster in clusters if cluster.profile is None), None)
     if asked == "estimate" and bare is not None:
         raise InputError("by", asked, f"{bare} has no efficiency profile to estimate by; bound is accepted")
-    return asked or ("estimate" if bare is None else "bound")
+    compared = all(cluster.profile is not None and cluster.profile.compares for cluster in clusters)
+    return asked or ("estimate" if compared else "bound")
 
 
 def step_seconds(prediction: Prediction, by: By) -> float:

@@ -24,6 +24,7 @@ from partita.planner.reasons import reasons
 from partita.planner.refusal import refusal
 from partita.planner.saved import SCHEMA, setting_as_json
 from partita.planner.search import ALIKE, best_pairs
+from partita.planner.unranked import unranked
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
 
@@ -151,7 +152,7 @@ def make_plan(
 ) -> Plan:
     """The best pair of layouts on the setting's mesh, at its batch; limits and errors as in `best_plan`.
 
-    by: what is minimised and limited, the estimate where the cluster has a profile unless the bound is asked.
+    by: what is minimised and limited, as in `by_of`.
     """
     workload = setting.workload
     asked = Question(
@@ -187,6 +188,7 @@ def best_plan(
         raise InputError("top", top, "1 or more are accepted")
     for question in questions:
         _check(question)
+    asked = questions
     by = by_of((question.cluster for question in questions), questions[0].by)
     questions = [q if q.by == by else replace(q, by=by) for q in questions]
     many = len(questions) > _MANY
@@ -213,7 +215,7 @@ def best_plan(
     chosen = simplest(found)
     ranked = [chosen, *(pair for _, pair in found if pair is not chosen)]
     named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, questions)), by)
-    why = tuple(reasons(objective, chosen, named))
+    why = (*reasons(objective, chosen, named), *unranked(chosen, asked))
     return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from partita.cost.prediction import Phase, Prediction
 from partita.errors import InputError
 from partita.planner.ask import Ask
-from partita.planner.by import By, step_seconds, total_seconds
+from partita.planner.by import By, by_of, step_seconds, total_seconds
 from partita.planner.exact import Exact
 from partita.planner.pair import prompts_of
 from partita.planner.phases import Tables, price
@@ -133,7 +133,14 @@ def plan_pools(ask: Ask, clusters: Sequence[Cluster], max_chips: int) -> Pools:
     Errors as those of `best_pools` and `Ask.questions`.
     """
     units = replace(
-        ask, clusters=tuple(clusters), objective="cost", auto_batch=True, stages=1, mesh=None, rate=None
+        ask,
+        clusters=tuple(clusters),
+        objective="cost",
+        auto_batch=True,
+        stages=1,
+        mesh=None,
+        rate=None,
+        by=by_of(clusters, ask.by),
     )
     return best_pools([price(question) for question in units.questions()], max_chips, ask.rate)
 

@@ -26,7 +26,7 @@ class Question:
     rate: prompts per second to sustain at least. interleaved: a chunk of a prompt is read between two decode
     steps, and both must stay within the limit on a decode step. traffic: the requests that the rate is of,
     where they are not all as the workload. by: which time is minimised and kept within limits; None for the
-    estimate where the cluster has a profile, else the bound.
+    estimate where the cluster's profile compares layouts, else the bound.
     """
 
     model: Model

@@ -55,7 +55,7 @@ def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str
 
 
 def _parts(prediction: Prediction, by: By) -> str:
-    """What a step is made of, at peak and as expected."""
+    """What a step is made of, at peak and as estimated."""
     bound = prediction.bound
     at_peak = (
         f"{binding(prediction)}: compute {_ms(bound.compute_seconds)}, memory {_ms(bound.memory_seconds)}, "
@@ -66,7 +66,7 @@ def _parts(prediction: Prediction, by: By) -> str:
     parts = expected(prediction).parts
     besides = parts.layer_seconds + parts.host_seconds
     return (
-        f"expected {_ms(step_seconds(prediction, by))}: operations {_ms(parts.operation_seconds)}, "
+        f"estimated {_ms(step_seconds(prediction, by))}: operations {_ms(parts.operation_seconds)}, "
         f"communication {_ms(parts.communication_seconds)}"
         f"{f', layers and host {_ms(besides)}' if besides else ''}; at peak {at_peak}"
     )

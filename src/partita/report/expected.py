@@ -11,27 +11,19 @@ from rich.text import Text
 
 from partita.cost.expected import Expected
 from partita.cost.prediction import Prediction
-from partita.specs.units import format_seconds
+from partita.specs.units import format_range
 
 NO_PROFILE = "no profile for this cluster: bound only; `partita calibrate` makes one"
 
 
-def range_text(seconds: float, around: tuple[float, float]) -> str:
-    """A time and where it lies in 90 of 100 cases: "31.2 ms (28 to 34.7 ms)"."""
-    low, high = map(format_seconds, around)
-    if low.split()[-1] == high.split()[-1]:
-        low = low.split()[0]
-    return f"{format_seconds(seconds)} ({low} to {high})"
-
-
 def step_text(found: Expected | None) -> str:
     """Of a step; empty where there is no estimate."""
-    return "" if found is None else range_text(found.step_seconds, found.step_interval)
+    return "" if found is None else format_range(found.step_seconds, found.step_interval)
 
 
 def phase_text(found: Expected | None) -> str:
     """Of the whole phase; empty where there is no estimate."""
-    return "" if found is None else range_text(found.total_seconds, found.total_interval)
+    return "" if found is None else format_range(found.total_seconds, found.total_interval)
 
 
 def parts(prediction: Prediction) -> dict[str, float]:

@@ -17,10 +17,10 @@ from partita.planner.plan import Plan
 from partita.planner.pools import Pools
 from partita.report import answers as shown
 from partita.report.compare import comparison
-from partita.report.expected import note, phase_text, range_text, step_text
+from partita.report.expected import note, phase_text, step_text
 from partita.report.frontier import frontier_table
 from partita.report.tables import binding_text, columns, layout_text, predictions
-from partita.specs.units import format_bytes, format_count, format_seconds
+from partita.specs.units import format_bytes, format_count, format_range, format_seconds
 
 
 def plan(answers: Answers, pools: Pools | None = None, other: Any = None, *, engines: bool = False) -> Group:
@@ -80,7 +80,7 @@ def _total(found: Plan) -> list[Text]:
         pair = replace(found.chosen, by="estimate")
         texts.append(
             Text(
-                f"latency of one request, estimated: {range_text(pair.latency_seconds, _range(pair))}"
+                f"latency of one request, estimated: {format_range(pair.latency_seconds, _range(pair))}"
                 f"{_moved(pair)}, {pair.chip_seconds_per_output_token * 1e3:.3g} chip-ms per output token"
             )
         )

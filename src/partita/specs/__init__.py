@@ -25,6 +25,7 @@ from partita.specs.trace import read_trace
 from partita.specs.units import (
     format_bytes,
     format_count,
+    format_range,
     format_seconds,
     parse_bytes,
     parse_duration,
@@ -58,6 +59,7 @@ __all__ = [
     "cluster_families",
     "format_bytes",
     "format_count",
+    "format_range",
     "format_seconds",
     "model_aliases",
     "model_from_config",

@@ -89,6 +89,14 @@ def format_seconds(seconds: float) -> str:
     return _scaled(seconds, ((1e-9, " ns"), (1e-6, " us"), (1e-3, " ms"), (1.0, " s")), zero=" s")
 
 
+def format_range(seconds: float, around: tuple[float, float]) -> str:
+    """A duration and from where to where it may be: `31.2 ms (28 to 34.7 ms)`."""
+    low, high = map(format_seconds, around)
+    if low.split()[-1] == high.split()[-1]:
+        low = low.split()[0]
+    return f"{format_seconds(seconds)} ({low} to {high})"
+
+
 def format_bytes(number: float) -> str:
     """Bytes to three significant digits: `3.04 TB`."""
     units = ((1, " B"), (1e3, " kB"), (1e6, " MB"), (1e9, " GB"), (1e12, " TB"), (1e15, " PB"))

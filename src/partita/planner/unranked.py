@@ -1,0 +1,78 @@
+"""What a plan by the bound says of the estimates that did not rank it: why not, and limits that they break.
+
+Knows nothing about how plans are chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from partita.cost.expected import Expected
+from partita.planner.load import server
+from partita.planner.pair import Pair
+from partita.planner.question import Question
+from partita.specs.units import format_range, format_seconds
+
+_INSTEAD = "--by estimate plans for what is estimated"
+
+
+def unranked(chosen: Pair, asked: Sequence[Question]) -> Iterator[str]:
+    """Sentences about a pair chosen by the bound; none where it was chosen by the estimate.
+
+    asked: as the user did, each with the same limits and the same `by`.
+    """
+    if chosen.by != "bound":
+        return
+    question = asked[0]
+    if question.by is None and question.objective != "context":
+        yield from _why(asked)
+    prefill, decode = chosen.prefill.estimate, chosen.decode.estimate
+    if prefill is not None and decode is not None:
+        yield from _broken(replace(chosen, by="estimate"), prefill, decode, question)
+
+
+def _why(asked: Sequence[Question]) -> Iterator[str]:
+    """Of the first profile that does not compare layouts."""
+    profiles = (question.cluster.profile for question in asked)
+    name = next((profile.name for profile in profiles if profile is not None and not profile.compares), None)
+    if name is not None:
+        yield (
+            f"ranked by the bound: profile {name} was not fitted to layouts side by side, so it foretells "
+            "times and cannot tell which layout is faster; --by estimate ranks by it all the same"
+        )
+
+
+def _broken(pair: Pair, prefill: Expected, decode: Expected, question: Question) -> Iterator[str]:
+    """Limits that the bound keeps and the estimate of the same pair does not."""
+    ttft, tpot, rate = question.max_ttft, question.max_tpot, question.rate
+    if ttft is not None and pair.ttft_seconds > ttft:
+        found = format_range(pair.ttft_seconds, prefill.total_interval)
+        yield (
+            f"prefill: estimated {found} to the first token, over --max-ttft {format_seconds(ttft)}, which "
+            f"the bound keeps; {_INSTEAD}"
+        )
+    step, around = pair.tpot_seconds, decode.step_interval
+    if question.interleaved:  # a chunk of a prompt is read between two steps
+        step += pair.chunk_seconds
+        around = around[0] + prefill.step_interval[0], around[1] + prefill.step_interval[1]
+    if tpot is not None and step > tpot:
+        chunk = " and the chunk before it" if question.interleaved else ""
+        yield (
+            f"decode: estimated {format_range(step, around)} a step{chunk}, over --max-tpot "
+            f"{format_seconds(tpot)}, which the bound keeps; {_INSTEAD}"
+        )
+    if rate is not None:
+        load = server(pair, question.traffic)
+        if not load.sustains(rate):
+            slow, fast = (
+                float(1 / (load.prefill_seconds * p + load.decode_seconds * d))
+                for p, d in (
+                    (prefill.interval.high, decode.interval.high),
+                    (prefill.interval.low, decode.interval.low),
+                )
+            )
+            yield (
+                f"estimated {load.requests_per_second:.3g} prompts a second ({slow:.3g} to {fast:.3g}), "
+                f"below --rate {rate:.3g}/s, which the bound sustains; {_INSTEAD}"
+            )

@@ -1,0 +1,138 @@
+"""What a plan by the bound says of estimates: once why it does not go by them, and every limit they break."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.planner.settings import setting
+
+import partita
+from partita.planner import Objective, Plan, best_plan, make_plan
+from partita.planner.by import By, step_seconds, total_seconds
+from partita.planner.chips import parse_clusters
+from partita.planner.load import server
+from partita.planner.question import Question
+from partita.planner.search import keeps_limits
+from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds, parse_cluster
+
+WHY = "ranked by the bound: profile tpu-v4 was not fitted to layouts side by side"
+GIVEN = setting("palm-8b", "tpu-v4:2x2x2", prompt=512, output=16, batch=32)
+
+
+def why(plan: Plan) -> list[str]:
+    return [reason for reason in plan.reasons if reason.startswith("ranked by the bound")]
+
+
+def broken(plan: Plan) -> list[str]:
+    return [reason for reason in plan.reasons if reason.endswith("--by estimate plans for what is estimated")]
+
+
+def test_a_profile_that_does_not_compare_is_the_reason_and_said_once():
+    plan = make_plan(GIVEN)
+    assert [reason.startswith(WHY) for reason in why(plan)] == [True]
+    assert plan.as_json()["reasons"] == list(plan.reasons)
+    several = partita.plan("palm-8b", on="tpu-v4:auto", max_chips=4, batch=4)
+    assert len(why(several)) == 1
+    assert broken(plan) == broken(several) == []
+
+
+@pytest.mark.parametrize("by", ["bound", "estimate"])
+def test_it_is_not_said_where_the_time_was_asked_for(by: By):
+    assert why(make_plan(GIVEN, by=by)) == []
+
+
+@pytest.mark.parametrize("compares", [True, None])
+def test_it_is_not_said_where_there_is_no_such_profile(compares: bool | None):
+    profile = GIVEN.cluster.profile
+    assert profile is not None
+    other = None if compares is None else profile.model_copy(update={"compares": compares})
+    plan = make_plan(replace(GIVEN, cluster=GIVEN.cluster.model_copy(update={"profile": other})))
+    assert plan.ranked_by == ("estimate" if compares else "bound")
+    assert why(plan) == []
+
+
+def test_a_context_has_no_time():
+    assert why(make_plan(GIVEN, "context")) == []
+
+
+@pytest.mark.parametrize("by", [None, "bound"])
+def test_limits_that_the_bound_keeps_and_the_estimate_breaks(by: By | None):
+    free = make_plan(GIVEN)
+    limits: dict[str, float] = {
+        "max_ttft": 0.5 * (free.prefill.total_seconds + total_seconds(free.prefill, "estimate")),
+        "max_tpot": 0.5 * (free.decode.step_seconds + step_seconds(free.decode, "estimate")),
+    }
+    plan = make_plan(GIVEN, by=by, **limits)  # type: ignore[arg-type]
+    prefill, decode = plan.prefill.estimate, plan.decode.estimate
+    assert prefill is not None
+    assert decode is not None
+    (ttft, tpot) = broken(plan)
+    said = format_range(prefill.total_seconds, prefill.total_interval)
+    assert ttft.startswith(f"prefill: estimated {said} to the first token, over --max-ttft ")
+    assert f"{format_seconds(limits['max_ttft'])}, which the bound keeps" in ttft
+    said = format_range(decode.step_seconds, decode.step_interval)
+    assert tpot.startswith(f"decode: estimated {said} a step, over --max-tpot ")
+    assert f"{format_seconds(limits['max_tpot'])}, which the bound keeps" in tpot
+    assert plan.as_json()["reasons"][-2:] == [ttft, tpot]
+
+
+def test_a_limit_that_both_keep_is_not_mentioned():
+    free = make_plan(GIVEN)
+    slow: dict[str, Any] = {
+        "max_ttft": 1.01 * total_seconds(free.prefill, "estimate"),
+        "max_tpot": 1.01 * step_seconds(free.decode, "estimate"),
+    }
+    assert broken(make_plan(GIVEN, **slow)) == []
+    assert broken(make_plan(GIVEN, by="estimate", **slow)) == []
+
+
+def a_question(objective: Objective = "cost", **more: Any) -> Question:
+    sizes = tuple(2**i for i in range(7))
+    workload = Workload(prompt=512, output=64, batch=1, chunk=more.pop("chunk", None))
+    model, cluster = catalogue_model("llama-3-8b"), parse_cluster("h100:1x2")
+    return Question(model, cluster, Formats(), workload, sizes, sizes, objective, **more)
+
+
+def test_a_chunk_between_two_steps_counts():
+    asked = a_question(chunk=128, interleaved=True)
+    free = best_plan([asked]).chosen
+    estimated = replace(free, by="estimate")
+    limit = 0.5 * (estimated.tpot_seconds + estimated.chunk_seconds + free.tpot_seconds + free.chunk_seconds)
+    plan = best_plan([replace(asked, max_tpot=limit)])
+    prefill, decode = plan.prefill.estimate, plan.decode.estimate
+    assert prefill is not None
+    assert decode is not None
+    around = [p + d for p, d in zip(prefill.step_interval, decode.step_interval, strict=True)]
+    said = format_range(prefill.step_seconds + decode.step_seconds, (around[0], around[1]))
+    (reason,) = broken(plan)
+    assert reason.startswith(f"decode: estimated {said} a step and the chunk before it, over --max-tpot ")
+
+
+def test_a_rate_that_only_the_bound_sustains():
+    free = best_plan([a_question()]).chosen
+    estimated, bound = (
+        server(replace(free, by=by), None).requests_per_second for by in ("estimate", "bound")
+    )
+    rate = 0.5 * float(estimated + bound)
+    plan = best_plan([a_question(rate=rate)])
+    assert keeps_limits(plan.chosen, a_question(rate=rate))
+    load = server(replace(plan.chosen, by="estimate"), None)
+    assert load.requests_per_second < rate
+    (reason,) = broken(plan)
+    assert reason.startswith(f"estimated {load.requests_per_second:.3g} prompts a second (")
+    assert f"below --rate {rate:.3g}/s, which the bound sustains" in reason
+    slow, fast = (float(end) for end in reason.partition("(")[2].partition(")")[0].split(" to "))
+    assert slow < load.requests_per_second < fast
+    assert broken(best_plan([a_question(rate=0.1 * rate)])) == []
+
+
+def test_no_estimate_breaks_no_limit():
+    given = setting("palm-8b", "tpu-v5p:2x2x2", prompt=512, output=16, batch=32)
+    plan = make_plan(given, max_tpot=1.001 * make_plan(given).decode.step_seconds)
+    assert broken(plan) == why(plan) == []
+
+
+def test_of_clusters_with_and_without_a_profile_that_of_the_first_is_named():
+    bare = parse_cluster("tpu-v4:2x2x2").model_copy(update={"profile": None, "name": "bare"})
+    asked = [replace(a_question(), cluster=cluster) for cluster in (bare, parse_clusters("tpu-v4:2x2x2")[0])]
+    assert [reason.startswith(WHY) for reason in why(best_plan(asked))] == [True]

@@ -12,7 +12,18 @@ import sys
 
 import typer
 
-from partita.cli import catalogue, demo, explain, generate, glossary, plan, predict, reproduce, verify
+from partita.cli import (
+    calibrate,
+    catalogue,
+    demo,
+    explain,
+    generate,
+    glossary,
+    plan,
+    predict,
+    reproduce,
+    verify,
+)
 from partita.cli.usage import usage_error
 from partita.errors import InputError
 
@@ -29,6 +40,7 @@ app.command("explain")(explain.command)
 app.command("models")(catalogue.models)
 app.command("clusters")(catalogue.clusters)
 app.command("generate")(generate.command)
+app.command("calibrate")(calibrate.command)
 app.command("verify")(verify.command)
 app.command("reproduce")(reproduce.command)
 app.command("glossary")(glossary.command)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -30,3 +32,19 @@ def show_json(value: Any) -> None:
 def progress_console() -> Console:
     """Where progress is shown: standard error, so that output can be piped."""
     return Console(stderr=True)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error while it lasts: call what it gives with what is done now, how far, of how
+    much."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    shown = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*shown, console=progress_console(), transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def tell(what: str, done: int, of: int) -> None:
+            progress.update(task, description=what, completed=done, total=of)
+
+        yield tell

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from partita.cli import options as o
+from partita.cli.clock import Clocking, clocked
 from partita.cli.generate import Devices, PlanFile, PrefillAttention, PrefillFfn, running
 from partita.cli.output import progress_console, show, show_json
 from partita.errors import InputError
@@ -33,11 +34,34 @@ def command(
     context: Annotated[int, typer.Option("--context", help="Tokens the cache holds.")] = 32,
     dtype: Annotated[str, typer.Option("--dtype", help="f32, counted in HLO too, or bf16.")] = "f32",
     devices: Devices = None,
+    clock: Annotated[
+        bool, typer.Option("--clock", help="Time steps, and compare with the estimates of --on.")
+    ] = False,
+    on: Annotated[
+        str | None, typer.Option("--on", help="With --clock: the file that partita calibrate wrote.")
+    ] = None,
+    layouts: Annotated[
+        int, typer.Option("--layouts", help="With --clock: layouts of each phase, from the best to bad ones.")
+    ] = 10,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="With --clock: for timing, beside compiling.")
+    ] = 60.0,
     json: o.AsJson = False,
 ) -> None:
-    """Compare what the cost model says is moved with what the compiled program moves."""
+    """Compare what the cost model says is moved, or how long it takes, with what the compiled program
+    does."""
     if dtype not in ("f32", "bf16"):
         raise InputError("dtype", dtype, "accepted are f32, bf16")
+    if clock:
+        named = (
+            ffn is not None or attention is not None or prefill_ffn or prefill_attention or plan is not None
+        )
+        run = running(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention) if named else None
+        asked = Clocking(model, on, mesh, run, batch, prompt, context, dtype, devices, layouts, seconds)
+        clocked(asked, json=json)
+        return
+    if on is not None:
+        raise InputError("on", on, "is for --clock, which compares times; bytes hang on no cluster")
     if mesh is None and plan is None:
         raise InputError("mesh", None, f"--mesh or --plan is needed; {o.MESH_HELP}")
     workload = Workload(prompt=prompt, output=1, batch=batch, context=context)

@@ -1,8 +1,9 @@
 """One step of a resharding on a device's array: the local slice or the JAX collective that it is.
 
-Shards travel as whole blocks, stacked in front: along an inner dim XLA would transpose the array, element by
-element, to make that dim the outermost and back (on CPU devices the gather of a weight's columns took 2.4 times
-as long). Knows nothing about the program; `sharding.reshard` chose the steps. Axes of size 1 start no collective.
+Shards travel as whole blocks, stacked in front: along an inner dim XLA would transpose the array, element
+by element, to make that dim the outermost and back (on CPU devices the gather of a weight's columns took 2.4
+times as long). Knows nothing about the program; `sharding.reshard` chose the steps. Axes of size 1 start no
+collective.
 """
 
 from __future__ import annotations

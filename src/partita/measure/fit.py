@@ -77,7 +77,9 @@ def fit(points: Sequence[Point], template: Profile, starts: Mapping[str, float],
         return dict(zip(names, values, strict=True))
 
     start = np.clip(np.log([starts[name] for name in names]), least, most)
-    found = least_squares(weighted, start, bounds=(least, most), loss="soft_l1", f_scale=scale, diff_step=1e-3)
+    found = least_squares(
+        weighted, start, bounds=(least, most), loss="soft_l1", f_scale=scale, diff_step=1e-3
+    )
     freedom = len(points) - len(names)
     curvature = found.jac.T @ found.jac
     # of a constant, or a mixture of some, that no point tells, the variance is large rather than infinite

@@ -1,0 +1,169 @@
+"""`partita verify --clock`: estimated against measured times of steps, under several layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from partita.cli import options as o
+from partita.cli.output import progress_bar, show, show_json
+from partita.cost.prediction import Prediction, predict
+from partita.cost.setting import Setting
+from partita.errors import InputError
+from partita.specs.cluster import parse_cluster
+from partita.specs.formats import Formats
+from partita.specs.workload import Workload
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from partita.measure.clock import PhaseClock
+
+
+@dataclass(frozen=True)
+class Clocking:
+    """What to time, as the flags gave it. run: the one layout of each phase; None for `layouts` of each."""
+
+    model: str
+    on: str | None
+    mesh: str | None
+    run: o.Running | None
+    batch: int
+    prompt: int
+    context: int
+    dtype: str
+    devices: int | None
+    layouts: int
+    seconds: float
+
+
+def clocked(asked: Clocking, *, json: bool) -> None:
+    """Times the steps and prints the comparison."""
+    predictions = _predictions(asked)
+    setting = predictions[0].setting
+    from partita.engine.devices import devices_for
+
+    devices = devices_for(setting.mesh.chips, asked.devices)
+    from partita.measure.clock import clock
+
+    with progress_bar() as progress:
+        phases = clock(predictions, devices, asked.seconds, progress)
+    if json:
+        show_json(as_json(setting, phases))
+        return
+    for phase in phases:
+        show(table(phase), *summary(phase), "")
+    show(
+        f"Estimated by the profile {setting.cluster.name} before anything was measured. Measured: median of "
+        f"interleaved visits, at the speed that the machine had when it was calibrated: {_speed(phases)}"
+    )
+
+
+def _speed(phases: tuple[PhaseClock, ...]) -> str:
+    slower = phases[0].runs[0].slower
+    if slower == 1:
+        return "nobody timed the probe then, so as it is now"
+    change = f"{abs(slower - 1):.0%} {'slower' if slower > 1 else 'faster'}"
+    return f"by the probe it is {change} now, and times are scaled by that"
+
+
+def _predictions(asked: Clocking) -> list[Prediction]:
+    """Of both phases, priced on the cluster of --on. Raises InputError for wrong flags."""
+    if asked.on is None:
+        raise InputError("on", None, "--clock needs the cluster that partita calibrate --save wrote")
+    if not 1 <= asked.seconds <= 3600:
+        raise InputError("seconds", asked.seconds, "1 to 3600 are accepted")
+    if not 1 <= asked.layouts <= 100:
+        raise InputError("layouts", asked.layouts, "1 to 100 are accepted")
+    cluster = parse_cluster(asked.on)
+    if cluster.profile is None:
+        raise InputError("on", asked.on, "has no profile to estimate by; partita calibrate --save writes one")
+    from partita.planner.survey import mesh_of, survey
+    from partita.sharding.mesh import parse_mesh
+
+    mesh = mesh_of(cluster.shape) if asked.mesh is None else parse_mesh(asked.mesh)
+    if asked.run is not None:
+        mesh = asked.run.mesh
+    model, dtype = o.read_model(asked.model), asked.dtype
+    formats = Formats.model_validate(dict.fromkeys(("weights", "activations", "kv"), dtype))
+    workload = Workload(prompt=asked.prompt, output=1, batch=asked.batch, context=asked.context)
+    setting = Setting(model, cluster, mesh, formats, workload)
+    from partita.engine.requests import check_model
+
+    check_model(model)
+    _ = setting.peaks  # refuses a mesh that is not the cluster's
+    if asked.run is not None:
+        return [predict(setting, "prefill", asked.run.prefill), predict(setting, "decode", asked.run.decode)]
+    found = [*survey(setting, "prefill", asked.layouts), *survey(setting, "decode", asked.layouts)]
+    if not found:
+        raise InputError("model", asked.model, f"fits {cluster.name} in no layout of this mesh")
+    return found
+
+
+def as_json(setting: Setting, phases: tuple[PhaseClock, ...]) -> dict[str, Any]:
+    """What `verify --clock --json` prints."""
+    return {
+        "schema": "partita.clock/1",
+        "model": setting.model.name,
+        "cluster": setting.cluster.name,
+        "mesh": setting.mesh.size,
+        "batch": setting.workload.batch,
+        "prompt": setting.workload.prompt,
+        "context": setting.workload.context,
+        "dtype": setting.formats.activations,
+        "slower_than_calibrated": phases[0].runs[0].slower,
+        "phases": {
+            phase.phase: {
+                "median_error": phase.median_error,
+                "rank_correlation": phase.rank_correlation,
+                "pick": phase.pick.layout,
+                "fastest": phase.fastest.layout,
+                "pick_slower_by": phase.pick_slower_by,
+                "inside_interval": phase.inside,
+                "layouts": [
+                    {
+                        "layout": run.layout,
+                        "bound_seconds": run.prediction.step_seconds,
+                        "estimated_seconds": run.estimated_seconds,
+                        "interval": list(run.interval),
+                        "measured_seconds": run.measured_seconds,
+                        "wall_seconds": run.timed.wall_seconds,
+                        "visits": run.timed.visits,
+                        "error": run.error,
+                    }
+                    for run in phase.runs
+                ],
+            }
+            for phase in phases
+        },
+    }
+
+
+def table(phase: PhaseClock) -> Table:
+    """A row for each layout, by rising estimate."""
+    from partita.report.tables import columns
+    from partita.specs.units import format_seconds
+
+    right = ("bound", "estimated", "measured", "error")
+    found = columns(f"{phase.phase}: layout", *right, "", right=right)
+    for run in sorted(phase.runs, key=lambda run: run.estimated_seconds):
+        marks = [name for name, which in (("pick", phase.pick), ("fastest", phase.fastest)) if run is which]
+        seconds = (run.prediction.step_seconds, run.estimated_seconds, run.measured_seconds)
+        found.add_row(run.layout, *map(format_seconds, seconds), f"{run.error:+.0%}", ", ".join(marks))
+    return found
+
+
+def summary(phase: PhaseClock) -> list[str]:
+    """The median error, the rank correlation, and what the planner's choice loses."""
+    rank = phase.rank_correlation
+    ranked = "" if rank is None else f", rank correlation {rank:.2f}"
+    pick = (
+        "the planner's pick is the fastest measured"
+        if phase.pick is phase.fastest
+        else f"the planner's pick takes {phase.pick_slower_by:.1%} longer than the fastest measured"
+    )
+    count = len(phase.runs)
+    return [
+        f"{phase.phase}: median error {phase.median_error:.1%} over {count} layouts{ranked}; {pick}; "
+        f"{phase.inside:.0%} within the 90% interval"
+    ]

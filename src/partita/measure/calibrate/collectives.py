@@ -1,0 +1,147 @@
+"""How fast collectives are: each kind over each physical axis, groups and arrays of several sizes.
+
+The arrays are activations [B L E], moved as the engine moves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from partita.cost.estimate import message_seconds, transfer_seconds
+from partita.cost.ledger import Entry
+from partita.cost.links import mesh_links
+from partita.engine.moves import move
+from partita.measure.calibrate.machine import Machine
+from partita.measure.calibrate.matmul import filled
+from partita.measure.stopwatch import Run
+from partita.planner.phases import prime_factors
+from partita.sharding.mesh import Mesh
+from partita.sharding.reshard import Step, reshard
+from partita.sharding.spec import parse
+from partita.specs.cluster import Cluster
+from partita.specs.profile import COLLECTIVES, Profile
+
+_ROWS, _QUERIES = 8, 8
+
+_BEFORE_AND_AFTER = {
+    "all-gather": ("B L E_y", "B L E"),
+    "reduce-scatter": ("B L E", "B L E_y"),
+    "all-reduce": ("B L E", "B L E"),
+    "all-to-all": ("B L E_y", "B_y L E"),
+}
+
+
+@dataclass(frozen=True)
+class Collective:
+    """`kind` in groups of `chips` along a physical axis; every device brings `bytes`."""
+
+    kind: str
+    axis: int
+    chips: int
+    bytes: int
+
+    @property
+    def sent_bytes(self) -> float:
+        """By each chip, as the ledger counts them."""
+        if self.kind == "all-gather":
+            return self.bytes * (self.chips - 1)
+        if self.kind == "collective-permute":
+            return self.bytes
+        return self.bytes * (self.chips - 1) / self.chips * (2 if self.kind == "all-reduce" else 1)
+
+    @property
+    def copied_bytes(self) -> float:
+        """With its own shard, as threads of one memory copy it."""
+        own = 0 if self.kind == "collective-permute" else 1
+        return self.sent_bytes * (1 + own / (self.chips - 1))
+
+    @property
+    def times(self) -> int:
+        """In one program, one after the other."""
+        return 8 if self.bytes * self.chips <= 2**22 else 2
+
+    def __str__(self) -> str:
+        return f"{self.kind} over {self.chips}, {self.bytes / 1024:,.4g} KiB each"
+
+
+def settings(machine: Machine) -> Iterator[Collective]:
+    """Groups of the whole axis and of its smallest factor."""
+    sizes = (2**11, 2**16, 2**20, 2**23) if machine.shared else (2**11, 2**17, 2**23, 2**27)
+    for axis, (_, size) in enumerate(machine.fabric):
+        for chips in dict.fromkeys((*prime_factors(size)[:1], size)):
+            if chips == 1:
+                continue
+            for kind in COLLECTIVES:
+                for whole in sizes:
+                    # the larger of what goes in and what comes out is about the same for all kinds
+                    yield Collective(kind, axis, chips, whole // chips if kind == "all-gather" else whole)
+
+
+def program(machine: Machine, collective: Collective) -> Run:
+    mesh = machine.grid(collective.axis, collective.chips)
+    width = max(collective.bytes // (4 * _ROWS * _QUERIES), collective.chips)
+    step, sizes = _step(collective), {"x": 1, "y": collective.chips}
+
+    def once(value):
+        if step is None:
+            around = [(i, (i + 1) % collective.chips) for i in range(collective.chips)]
+            return jax.lax.ppermute(value, "y", around)
+        return move(value, step, sizes)
+
+    def run(value):
+        def again(total, _):
+            held, so_far = jax.lax.optimization_barrier((value, total))
+            found = jax.lax.optimization_barrier(once(held))
+            return so_far + found[0, 0, 0], None
+
+        return jax.lax.scan(again, value[0, 0, 0], None, length=collective.times)[0][None]
+
+    spec = PartitionSpec(("x", "y"))
+    array = filled(mesh, spec, (machine.chips * _ROWS, _QUERIES, width), jnp.float32, 0.5)
+    mapped = jax.shard_map(run, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    compiled = jax.jit(mapped).lower(array).compile()
+    return lambda: compiled(array)
+
+
+def _step(collective: Collective) -> Step | None:
+    """As the program would have it; None of a permute, which has no sharding that asks for it alone."""
+    if collective.kind == "collective-permute":
+        return None
+    before, after = map(parse, _BEFORE_AND_AFTER[collective.kind])
+    if collective.kind in ("reduce-scatter", "all-reduce"):
+        before = before.summing("y")
+    (step,) = reshard(before, after)
+    assert step.kind == collective.kind
+    return step
+
+
+def estimated(collective: Collective, cluster: Cluster, profile: Profile) -> float:
+    """Seconds of the program."""
+    sizes = list(cluster.shape)
+    mesh, along = _mesh(sizes, collective)
+    links = mesh_links(mesh, cluster)
+    entry = Entry(
+        scope="collective",
+        kind=collective.kind,
+        what="",
+        before=(parse("B L E"),),
+        after=parse("B L E"),
+        axes=along,
+        sent_bytes=collective.sent_bytes,
+        messages=1,
+    )
+    each = float(transfer_seconds(entry, links, profile) + message_seconds(entry, links, profile))
+    return each * collective.times + profile.value("step_seconds")
+
+
+def _mesh(shape: list[int], collective: Collective) -> tuple[Mesh, str]:
+    """The physical axes, the measured one cut in two, and the name of the part that the groups lie along."""
+    at = collective.axis
+    cut = [*shape[:at], shape[at] // collective.chips, collective.chips, *shape[at + 1 :]]
+    mesh = Mesh.of(tuple(cut))
+    return mesh, mesh.axes[at + 1]

@@ -1,0 +1,72 @@
+"""Steps of a model that only the clock looks at: compiled for one layout, on weights that mean nothing.
+
+A time does not depend on the values, so no checkpoint is needed. Knows nothing about predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from partita.cost.setting import Phase
+from partita.engine.programs import Programs
+from partita.sharding.layout import Storage, ceil_to, product, resolve
+from partita.sharding.mesh import Mesh
+from partita.sharding.roles import Roles
+from partita.specs.formats import Formats
+from partita.specs.model import Model
+
+_VALUE = 0.01  # small, and no subnormal number
+
+
+class Steps:
+    """A model's weights on a mesh, stored for layouts that store them alike, and steps on them."""
+
+    def __init__(self, model: Model, mesh: Mesh, storage: Storage, formats: Formats, devices=None):
+        self.programs = Programs(model, mesh, storage, formats, devices)
+        self.parameters = {name: filled(target) for name, target in self.programs.parameters().items()}
+
+    def ready(self, roles: Roles, phase: Phase, batch: int, tokens: int) -> Callable[[], Any]:
+        """A compiled step: prompts of `tokens`, or one token each on a cache of `tokens`, its own
+        included."""
+        programs = self.programs
+        size, mesh = programs.mesh.size, programs.mesh
+        queries = tokens if phase == "prefill" else 1
+        layout = resolve(roles, programs.storage, mesh, batch, queries)
+        rows = ceil_to(batch, product(size, layout.batch_axes))
+        if phase == "prefill":
+            width = ceil_to(tokens, product(size, layout.query_axes))
+            args = (self.parameters, self._ints(0, rows, width), self._ints(width, rows))
+            compiled = _compiled(programs.prefill(layout), *args)
+            return lambda: compiled(*args)[0]
+        held = ceil_to(tokens, product(size, layout.attn_s))
+        cache = filled(programs.cache(layout, rows, held))
+        new, positions = self._ints(0, rows), self._ints(tokens - 1, rows)
+        compiled = _compiled(programs.decode(layout), self.parameters, cache, new, positions)
+        kept = [cache]
+
+        def step():
+            found, kept[0] = compiled(self.parameters, kept[0], new, positions)
+            return found
+
+        return step
+
+    def _ints(self, value: int, *shape: int) -> jax.Array:
+        whole = self.programs.named(PartitionSpec())
+        return jax.device_put(np.full(shape, value, np.int32), whole)
+
+
+def filled(target: jax.ShapeDtypeStruct) -> jax.Array:
+    """An array of a shape, dtype and sharding, full of one small number."""
+    fill = jax.jit(lambda: jnp.full(target.shape, _VALUE, target.dtype), out_shardings=target.sharding)
+    return fill()
+
+
+def _compiled(step: Any, *args: Any) -> Callable[..., Any]:
+    """A jitted step compiled for such arguments."""
+    return step.lower(*args).compile()

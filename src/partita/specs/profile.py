@@ -140,6 +140,8 @@ class Profile(BaseModel):
     runtime. None: as the plan says."""
     compares: bool = False
     """Whether it was fitted to layouts side by side on the same chips, so that plans may be ranked by it."""
+    probe_seconds: Finite | None = None
+    """Of the probe that says how fast the machine was when `partita calibrate` measured it."""
     region: Region = Region()
     residuals: tuple[Finite, ...] = ()
     """Natural logarithms of measured over estimated seconds, of measurements left out of the fit."""

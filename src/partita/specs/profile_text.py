@@ -30,6 +30,8 @@ def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
         yield f"reduce = {json.dumps(profile.reduce)}"
     if profile.compares:
         yield "compares = true"
+    if profile.probe_seconds is not None:
+        yield f"probe_seconds = {profile.probe_seconds:.4g}"
     if profile.residuals:
         yield "residuals = ["
         for start in range(0, len(profile.residuals), 12):

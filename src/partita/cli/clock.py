@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Clocking:
-    """What to time, as the flags gave it. run: the one layout of each phase; None for `layouts` of each."""
+    """What to time, as the flags gave it. run: of the cluster's mesh, the one layout of each phase; None for
+    `layouts` of each."""
 
     model: str
     on: str | None
     mesh: str | None
-    run: o.Running | None
+    run: Callable[[str], o.Running] | None
     batch: int
     prompt: int
     context: int
@@ -82,8 +84,8 @@ def _predictions(asked: Clocking) -> list[Prediction]:
     from partita.sharding.mesh import parse_mesh
 
     mesh = mesh_of(cluster.shape) if asked.mesh is None else parse_mesh(asked.mesh)
-    if asked.run is not None:
-        mesh = asked.run.mesh
+    run = None if asked.run is None else asked.run(str(mesh))
+    mesh = mesh if run is None else run.mesh
     model, dtype = o.read_model(asked.model), asked.dtype
     formats = Formats.model_validate(dict.fromkeys(("weights", "activations", "kv"), dtype))
     workload = Workload(prompt=asked.prompt, output=1, batch=asked.batch, context=asked.context)
@@ -92,9 +94,14 @@ def _predictions(asked: Clocking) -> list[Prediction]:
 
     check_model(model)
     _ = setting.peaks  # refuses a mesh that is not the cluster's
-    if asked.run is not None:
-        return [predict(setting, "prefill", asked.run.prefill), predict(setting, "decode", asked.run.decode)]
-    found = [*survey(setting, "prefill", asked.layouts), *survey(setting, "decode", asked.layouts)]
+    if run is None:
+        found = [*survey(setting, "prefill", asked.layouts), *survey(setting, "decode", asked.layouts)]
+    else:
+        found = [predict(setting, "prefill", run.prefill), predict(setting, "decode", run.decode)]
+        short = next((each for each in found if not each.fits), None)
+        if short is not None:
+            layout = f"{short.phase}'s layout {short.layout.roles}"
+            raise InputError("model", asked.model, f"does not fit {cluster.name} in {layout}")
     if not found:
         raise InputError("model", asked.model, f"fits {cluster.name} in no layout of this mesh")
     return found
@@ -106,6 +113,7 @@ def as_json(setting: Setting, phases: tuple[PhaseClock, ...]) -> dict[str, Any]:
         "schema": "partita.clock/1",
         "model": setting.model.name,
         "cluster": setting.cluster.name,
+        "chips": setting.cluster.chips,
         "mesh": setting.mesh.size,
         "batch": setting.workload.batch,
         "prompt": setting.workload.prompt,

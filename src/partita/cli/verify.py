@@ -56,8 +56,13 @@ def command(
         named = (
             ffn is not None or attention is not None or prefill_ffn or prefill_attention or plan is not None
         )
-        run = running(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention) if named else None
-        asked = Clocking(model, on, mesh, run, batch, prompt, context, dtype, devices, layouts, seconds)
+
+        def layout(whole: str) -> o.Running:
+            given = whole if mesh is None and plan is None else mesh
+            return running(plan, given, None, ffn, attention, prefill_ffn, prefill_attention)
+
+        one = layout if named else None
+        asked = Clocking(model, on, mesh, one, batch, prompt, context, dtype, devices, layouts, seconds)
         clocked(asked, json=json)
         return
     if on is not None:

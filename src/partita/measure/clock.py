@@ -5,7 +5,6 @@ Knows nothing about values: weights are made up (`steps.py`). Layouts come from 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,14 +75,15 @@ class PhaseClock:
 
     @cached_property
     def rank_correlation(self) -> float | None:
-        """Spearman's, of estimated and measured times; None of fewer than three layouts."""
+        """Spearman's, of estimated and measured times; None of fewer than three layouts, and where one of
+        the two times is the same of all."""
         from scipy.stats import spearmanr  # slow to import
 
-        if len(self.runs) < 3:
+        estimated = [run.estimated_seconds for run in self.runs]
+        measured = [run.measured_seconds for run in self.runs]
+        if len(self.runs) < 3 or len(set(estimated)) == 1 or len(set(measured)) == 1:
             return None
-        times = [(run.estimated_seconds, run.measured_seconds) for run in self.runs]
-        rank = float(np.array(spearmanr(times), dtype=float)[0])
-        return None if math.isnan(rank) else rank
+        return float(np.array(spearmanr(estimated, measured), dtype=float)[0])
 
     @property
     def inside(self) -> float:
@@ -113,11 +113,13 @@ def clock(
     budget_seconds: float,
     progress: Progress = lambda what, done, of: None,
 ) -> tuple[PhaseClock, ...]:
-    """Times one step of each prediction on `devices`; prefill first.
+    """Times one step of each prediction on `devices`; prefill first. All are of one cluster.
 
     Raises InputError (field "by") where the predictions' cluster has no profile, and where the engine does
     not run the model.
     """
+    profiles = [expected(each).profile for each in predictions]
+    calibrated = profiles[0].probe_seconds if profiles else None
     here = machine(devices)
     probe = matmul.program(here, matmul.probe(here))
     found: dict[int, Clocked] = {}
@@ -132,8 +134,7 @@ def clock(
             runs[id(each)] = stored[storage].ready(each.layout.roles, each.phase, each.batch, tokens)
         share = budget_seconds * len(together) / len(predictions)
         timings = time_each(runs, probe, share, lambda done, of: progress("timing", done, of))
-        profile = expected(together[0]).profile
-        slower = timings.probe_seconds / (profile.probe_seconds or timings.probe_seconds)
+        slower = timings.probe_seconds / (calibrated or timings.probe_seconds)
         found |= {id(each): Clocked(each, timings.runs[id(each)], slower) for each in together}
     phases: tuple[Phase, ...] = ("prefill", "decode")
     return tuple(

@@ -74,7 +74,7 @@ def time_each(
         spent = time.perf_counter() - start
         if round_ + 1 >= _FEWEST and spent * (round_ + 2) / (round_ + 1) > budget_seconds:
             break
-    best = statistics.quantiles(probes, n=10)[0]
+    best = statistics.quantiles(probes, n=10, method="inclusive")[0]
     return Timings({key: _timed(visits, best) for key, visits in found.items()}, best)
 
 

@@ -7,7 +7,7 @@ nothing about clocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,37 +15,39 @@ from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase, Setting
 from partita.planner.by import By, by_of, step_seconds
 from partita.planner.exact import Exact
-from partita.planner.phases import price, prime_factors
+from partita.planner.phases import NEAR, price, prime_factors
 from partita.planner.question import Question
 from partita.sharding.mesh import Mesh
 
 _WORST = 6.0
 """Times as long as the best that a layout may take: worse ones nobody would look at."""
 
+_APART = 1.01
+"""Times as long as the next better that a layout takes at least."""
+
 
 def survey(setting: Setting, phase: Phase, count: int, by: By | None = None) -> tuple[Prediction, ...]:
     """At most `count` layouts of a phase on the setting's mesh, each in its own storage, best first.
 
-    The first is the best there is; of the others the logarithms of their times lie evenly up to `_WORST`
-    times it, or to the worst there is. Times are by `by`, as `by_of` has it. Layouts that do not fit are
-    left out.
+    The first is the best there is; then comes, again and again, the one that is farthest from those before
+    by the logarithm of its time, none beyond `_WORST` times the best. Times are by `by`, as `by_of` has it.
+    Layouts that do not fit are left out; where none fits, there are none.
     """
     by = by_of((setting.cluster,), by)
-    found: list[Prediction] = []
-    ranked = list(_ranked(setting, phase, by))
+    ranked = _ranked(setting, phase, by)
     if not ranked:
         return ()
-    seconds = np.array([step_seconds(each, by) for each in ranked])
-    wanted = np.geomspace(seconds[0], min(seconds[-1], _WORST * seconds[0]), count)
-    for time in wanted:
-        nearest = ranked[int(np.abs(np.log(seconds / time)).argmin())]
-        if nearest not in found:
-            found.append(nearest)
-    return tuple(found)
+    times = np.log([step_seconds(each, by) for each in ranked])
+    times = times[times <= times[0] + math.log(_WORST)]
+    chosen = [0]
+    while len(chosen) < min(count, len(times)):
+        chosen.append(int(np.abs(times[:, None] - times[chosen]).min(axis=1).argmax()))
+    return tuple(ranked[i] for i in sorted(chosen))
 
 
-def _ranked(setting: Setting, phase: Phase, by: By) -> Iterator[Prediction]:
-    """One layout of every time there is, to two digits and as the tables have it, ascending."""
+def _ranked(setting: Setting, phase: Phase, by: By) -> list[Prediction]:
+    """The best layout, and others up to `_WORST`: of those whose times in the tables are within `_APART`, one
+    each; ascending, and as far apart when priced as they run."""
     workload = setting.workload
     question = Question(
         setting.model,
@@ -62,20 +64,27 @@ def _ranked(setting: Setting, phase: Phase, by: By) -> Iterator[Prediction]:
     table, fits = (
         (tables.decode, tables.decode_fits) if phase == "decode" else (tables.prefill, tables.prefill_fits)
     )
-    exact, seen = Exact(tables), set()
-    exactly = []
-    for row in np.argsort(table.seconds[:, 0]):
-        seconds = float(table.seconds[row, 0])
-        if not fits[row, 0] or not math.isfinite(seconds):
+    least = table.last_seconds[:, 0]  # on the whole cache: what a row takes at least
+    exact, seen, best = Exact(tables), set(), math.inf
+    found: list[Prediction] = []
+    for row in np.argsort(least):
+        if not fits[row, 0]:
             continue
-        rounded = f"{seconds:.1e}"
-        if rounded in seen:
+        if least[row] > _WORST * best:
+            break
+        about = round(math.log(least[row], _APART))
+        if about in seen and least[row] > best * (1 + NEAR):
             continue
         prediction = exact.alone(phase, int(row), 0)
         if prediction is not None and prediction.fits:
-            seen.add(rounded)
-            exactly.append(prediction)
-    yield from sorted(exactly, key=lambda each: step_seconds(each, by))
+            seen.add(about)
+            found.append(prediction)
+            best = min(best, step_seconds(prediction, by))
+    apart: list[Prediction] = []
+    for each in sorted(found, key=lambda each: step_seconds(each, by)):
+        if not apart or step_seconds(each, by) > _APART * step_seconds(apart[-1], by):
+            apart.append(each)
+    return apart
 
 
 def mesh_of(shape: Sequence[int]) -> Mesh:

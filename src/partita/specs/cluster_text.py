@@ -3,18 +3,17 @@ from."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from partita.specs.chip import Chip
 from partita.specs.cluster import Cluster
 from partita.specs.fabric import PhysicalAxis
-from partita.specs.profile_text import profile_toml
+from partita.specs.profile_text import profile_toml, toml_string
 
 
 def cluster_toml(cluster: Cluster) -> str:
     """Name, chip, fabric and profile; figures keep six digits, those of the profile four."""
-    lines = [f"name = {json.dumps(cluster.name)}", "", "[chip]", *_chip(cluster.chip)]
+    lines = [f"name = {toml_string(cluster.name)}", "", "[chip]", *_chip(cluster.chip)]
     for axis in cluster.fabric:
         lines += ["", "[[fabric]]", *_axis(axis)]
     text = "\n".join(lines) + "\n"
@@ -22,7 +21,7 @@ def cluster_toml(cluster: Cluster) -> str:
 
 
 def _chip(chip: Chip) -> Iterator[str]:
-    yield f"name = {json.dumps(chip.name)}"
+    yield f"name = {toml_string(chip.name)}"
     peaks = ", ".join(f"{format} = {_figure(flops)}" for format, flops in chip.peak_flops.items())
     yield f"peak_flops = {{ {peaks} }}"
     yield f"hbm_bytes = {chip.hbm_bytes}"
@@ -34,7 +33,7 @@ def _chip(chip: Chip) -> Iterator[str]:
 
 
 def _axis(axis: PhysicalAxis) -> Iterator[str]:
-    yield f"kind = {json.dumps(axis.kind)}"
+    yield f"kind = {toml_string(axis.kind)}"
     yield f"size = {axis.size}"
     yield f"link_bandwidth = {_figure(axis.link_bandwidth)}"
     if axis.links != 1:

@@ -16,18 +16,23 @@ def profile_toml(profile: Profile, table: str = "", *, named: bool = True) -> st
     return "\n".join(_lines(profile, table, named)) + "\n"
 
 
+def toml_string(text: str) -> str:
+    """A TOML string of one line. JSON's is one but for a control character and for surrogates in pairs."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
     if table:
         yield f"[{table}]"
     if named:
-        yield f"name = {json.dumps(profile.name)}"
-    yield f"source = {json.dumps(profile.source, ensure_ascii=False)}"
+        yield f"name = {toml_string(profile.name)}"
+    yield f"source = {toml_string(profile.source)}"
     if profile.clusters:
-        yield f"clusters = {json.dumps(profile.clusters)}"
+        yield f"clusters = [{', '.join(map(toml_string, profile.clusters))}]"
     if profile.microbatch_tokens is not None:
         yield f"microbatch_tokens = {profile.microbatch_tokens}"
     if profile.reduce is not None:
-        yield f"reduce = {json.dumps(profile.reduce)}"
+        yield f"reduce = {toml_string(profile.reduce)}"
     if profile.compares:
         yield "compares = true"
     if profile.probe_seconds is not None:
@@ -45,20 +50,20 @@ def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
     if profile.left_out:
         yield f"\n[{prefix}left_out]"
     for name, left in profile.left_out.items():
-        fields = (f"{key} = {value:.4g}" for key, value in left.model_dump().items())
-        yield f"{json.dumps(name)} = {{ {', '.join(fields)} }}"
+        errors = (f"{key} = {value:.4g}" for key, value in left.model_dump(exclude={"count"}).items())
+        yield f"{toml_string(name)} = {{ {', '.join((f'count = {left.count}', *errors))} }}"
     yield f"\n[{prefix}constants]"
     for name, constant in profile.constants.items():
-        yield f"{json.dumps(name)} = {{ {_constant(constant)} }}"
+        yield f"{toml_string(name)} = {{ {_constant(constant)} }}"
     region = profile.region.model_dump(exclude_defaults=True)
     if region:
         yield f"\n[{prefix}region]"
     for name, value in region.items():
         numbers = all(isinstance(each, float | int) for each in value)
-        yield f"{name} = [{', '.join(f'{each:.15g}' if numbers else json.dumps(each) for each in value)}]"
+        yield f"{name} = [{', '.join(f'{each:.15g}' if numbers else toml_string(each) for each in value)}]"
 
 
 def _constant(constant: Constant) -> str:
     if constant.fixed is not None:
-        return f"value = {constant.value:.4g}, fixed = {json.dumps(constant.fixed, ensure_ascii=False)}"
+        return f"value = {constant.value:.4g}, fixed = {toml_string(constant.fixed)}"
     return f"value = {constant.value:.4g}, low = {constant.low:.4g}, high = {constant.high:.4g}"

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from partita.cost.estimate import message_seconds, transfer_seconds
 from partita.cost.ledger import Entry
-from partita.cost.links import mesh_links
+from partita.cost.links import Links, mesh_links
 from partita.engine.moves import move
 from partita.measure.calibrate.machine import Machine
 from partita.measure.calibrate.matmul import filled
@@ -26,7 +26,7 @@ from partita.sharding.spec import parse
 from partita.specs.cluster import Cluster
 from partita.specs.profile import COLLECTIVES, Profile
 
-_ROWS, _QUERIES = 8, 8
+_QUERIES = 8
 
 _BEFORE_AND_AFTER = {
     "all-gather": ("B L E_y", "B L E"),
@@ -38,7 +38,7 @@ _BEFORE_AND_AFTER = {
 
 @dataclass(frozen=True)
 class Collective:
-    """`kind` in groups of `chips` along a physical axis; every device brings `bytes`."""
+    """`kind` in groups of `chips` along a physical axis; every device brings `bytes`, whole `granule`s."""
 
     kind: str
     axis: int
@@ -79,12 +79,20 @@ def settings(machine: Machine) -> Iterator[Collective]:
             for kind in COLLECTIVES:
                 for whole in sizes:
                     # the larger of what goes in and what comes out is about the same for all kinds
-                    yield Collective(kind, axis, chips, whole // chips if kind == "all-gather" else whole)
+                    each = whole // chips if kind == "all-gather" else whole
+                    yield Collective(
+                        kind, axis, chips, max(each // granule(kind, chips), 1) * granule(kind, chips)
+                    )
+
+
+def granule(kind: str, chips: int) -> int:
+    """Bytes of the smallest array [B L E] in float32 of which B is split, and E where the kind splits it."""
+    return 4 * chips * _QUERIES * (chips if kind in ("reduce-scatter", "all-reduce", "all-to-all") else 1)
 
 
 def program(machine: Machine, collective: Collective) -> Run:
     mesh = machine.grid(collective.axis, collective.chips)
-    width = max(collective.bytes // (4 * _ROWS * _QUERIES), collective.chips)
+    width = collective.bytes // (4 * collective.chips * _QUERIES)
     step, sizes = _step(collective), {"x": 1, "y": collective.chips}
 
     def once(value):
@@ -102,7 +110,7 @@ def program(machine: Machine, collective: Collective) -> Run:
         return jax.lax.scan(again, value[0, 0, 0], None, length=collective.times)[0][None]
 
     spec = PartitionSpec(("x", "y"))
-    array = filled(mesh, spec, (machine.chips * _ROWS, _QUERIES, width), jnp.float32, 0.5)
+    array = filled(mesh, spec, (machine.chips * collective.chips, _QUERIES, width), jnp.float32, 0.5)
     mapped = jax.shard_map(run, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     compiled = jax.jit(mapped).lower(array).compile()
     return lambda: compiled(array)
@@ -122,16 +130,14 @@ def _step(collective: Collective) -> Step | None:
 
 def estimated(collective: Collective, cluster: Cluster, profile: Profile) -> float:
     """Seconds of the program."""
-    sizes = list(cluster.shape)
-    mesh, along = _mesh(sizes, collective)
-    links = mesh_links(mesh, cluster)
+    links, axes = along(collective, cluster)
     entry = Entry(
         scope="collective",
         kind=collective.kind,
         what="",
         before=(parse("B L E"),),
         after=parse("B L E"),
-        axes=along,
+        axes=axes,
         sent_bytes=collective.sent_bytes,
         messages=1,
     )
@@ -139,9 +145,9 @@ def estimated(collective: Collective, cluster: Cluster, profile: Profile) -> flo
     return each * collective.times + profile.value("step_seconds")
 
 
-def _mesh(shape: list[int], collective: Collective) -> tuple[Mesh, str]:
-    """The physical axes, the measured one cut in two, and the name of the part that the groups lie along."""
-    at = collective.axis
-    cut = [*shape[:at], shape[at] // collective.chips, collective.chips, *shape[at + 1 :]]
-    mesh = Mesh.of(tuple(cut))
-    return mesh, mesh.axes[at + 1]
+def along(collective: Collective, cluster: Cluster) -> tuple[Links, str]:
+    """The links of the physical axes, the measured one cut in two, and the axis that the groups lie along."""
+    at, shape = collective.axis, cluster.shape
+    cut = (*shape[:at], shape[at] // collective.chips, collective.chips, *shape[at + 1 :])
+    mesh = Mesh.of(cut)
+    return mesh_links(mesh, cluster), mesh.axes[at + 1]

@@ -15,7 +15,7 @@ from partita.measure.fit import Point, fit
 from partita.planner.phases import prime_factors
 from partita.specs.profile import COLLECTIVES, Constant, Profile, term_of
 
-_WIDEST = 20.0
+_WIDEST = 10.0
 
 SCALE = 0.1
 """Relative error from which on a measurement counts less."""
@@ -28,6 +28,7 @@ def starts(machine: Machine) -> dict[str, float]:
         if size > 1:
             found |= {f"{kind}/{collective}/share": 0.5 for collective in COLLECTIVES}
             found[f"{kind}/message_seconds"] = 2e-5
+            found[f"{kind}/all-reduce/message_seconds"] = 2e-5
             found[f"{kind}/collective-permute/message_seconds"] = 2e-5
             if prime_factors(size) != [size]:
                 found[f"{kind}/hop_seconds"] = 5e-6

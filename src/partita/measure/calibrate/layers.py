@@ -26,12 +26,12 @@ from partita.specs.workload import Workload
 
 _WIDE = Model(
     name="wide",
-    layers=2,
-    d_model=896,
-    d_ff=3584,
+    layers=3,
+    d_model=640,
+    d_ff=2560,
     heads=8,
     kv_heads=2,
-    head_dim=112,
+    head_dim=80,
     vocabulary=12_288,
     block="serial",
     feed_forward="gelu",
@@ -58,9 +58,9 @@ _SMALL: tuple[_Sizes, _Sizes] = (
 )
 _LARGE: tuple[_Sizes, _Sizes] = (
     (("prefill", 1, 512), ("decode", 8, 512)),
-    (("prefill", 8, 2048), ("decode", 128, 2048)),
+    (("prefill", 4, 1024), ("decode", 128, 2048)),
 )
-"""Phases with batch and tokens."""
+"""Phases with batch and tokens; all that is held at once fits an accelerator of 16 GB."""
 
 _LAYOUTS = ("ws1d/heads", "ws2d/batch", "wg-x/batch", "wg-xyz/batch", "replica/batch")
 
@@ -106,7 +106,8 @@ def settings(machine: Machine) -> Iterator[Layered]:
 
 
 def _widened(model: Model) -> Model:
-    wider = {name: getattr(model, name) * _TIMES_AS_WIDE for name in ("d_model", "d_ff", "heads", "kv_heads")}
+    """The heads of the cache are as many, for its memory's sake."""
+    wider = {name: getattr(model, name) * _TIMES_AS_WIDE for name in ("d_model", "d_ff", "heads")}
     return model.model_copy(update=wider)
 
 

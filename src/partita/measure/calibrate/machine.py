@@ -50,7 +50,11 @@ class Machine:
 
 
 def machine(devices: Sequence[Any]) -> Machine:
-    """The machine of these devices: those of one process share a switch, TPUs lie on a torus."""
+    """The machine of these devices: those of one process share a switch, TPUs lie on a torus.
+
+    Where processes have unlike numbers of devices, or some of a torus is missing, no axis says so: all
+    devices are on one network, or on one switch.
+    """
     devices = list(devices)
     shared = devices[0].platform == "cpu"
     if devices[0].platform == "tpu" and all(hasattr(device, "coords") for device in devices):
@@ -62,7 +66,9 @@ def machine(devices: Sequence[Any]) -> Machine:
             return Machine(tuple(devices), tuple(torus) or (("torus", 1),), _memory(devices), shared)
     processes = sorted({device.process_index for device in devices})
     devices.sort(key=lambda device: device.process_index)
-    here = len(devices) // len(processes)
+    here, rest = divmod(len(devices), len(processes))
+    if rest or any(sum(d.process_index == p for d in devices) != here for p in processes):
+        return Machine(tuple(devices), (("network", len(devices)),), _memory(devices), shared)
     fabric: list[tuple[Kind, int]] = [("network", len(processes))] if len(processes) > 1 else []
     return Machine(tuple(devices), (*fabric, ("switch", here)), _memory(devices), shared)
 

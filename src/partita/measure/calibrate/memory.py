@@ -32,7 +32,7 @@ class Read:
 
 def settings(machine: Machine) -> Iterator[Read]:
     """The smallest fits every cache."""
-    for width, times in ((256, 64), (1024, 8)) if machine.shared else ((2048, 64), (16_384, 8)):
+    for width, times in ((256, 64), (1024, 8)) if machine.shared else ((2048, 64), (8192, 8)):
         yield Read(width, times)
 
 

@@ -30,6 +30,8 @@ Key = matmul.Matmul | memory.Read | collectives.Collective | layers.Layered
 BUDGET_SECONDS = 60.0
 """For the clock; compiling comes to it."""
 
+_HEADROOM = 1.05
+"""Peaks over the best rates seen: what was seen has starts in it, and a clock repeats within some percent."""
 
 _ALONE = 0.3
 """Weight of an operation measured alone: in the middle of a step the same one takes up to half as long
@@ -98,7 +100,7 @@ def fitted(
     """The cluster and profile of what the clock said."""
     timed = timings.runs
     bare = cluster_of(here, timed, name)
-    points = {key: _point(key, t.seconds, bare) for key, t in timed.items() if _tells(key, here)}
+    points = {key: as_point(key, t.seconds, bare) for key, t in timed.items() if tells(key, here)}
     progress("fitting the profile", 0, 1)
     found = constants.fitted(list(points.values()), constants.template(here), constants.starts(here))
     told = {name: found.profile.constants[name].value for name in found.told}
@@ -124,7 +126,20 @@ def fitted(
 
 
 def cluster_of(here: Machine, timed: dict[Key, Timed], name: str) -> Cluster:
-    """The best rates seen, as peaks: no step can beat them."""
+    """Peaks that no program beat: the best rates seen, and `_HEADROOM` over them.
+
+    Where a step of a model was faster than those rates alone allow, all of them rise until it was not.
+    """
+    bare = _best_rates(here, timed, name)
+    bounds = [
+        key.predicted(bare).work.total_seconds() / t.seconds
+        for key, t in timed.items()
+        if isinstance(key, layers.Layered)
+    ]
+    return _faster(bare, _HEADROOM * max(1.0, *bounds))
+
+
+def _best_rates(here: Machine, timed: dict[Key, Timed], name: str) -> Cluster:
     flops: dict[str, float] = {}
     rates = [key.bytes * key.times / t.seconds for key, t in timed.items() if isinstance(key, memory.Read)]
     for key, t in timed.items():
@@ -153,7 +168,18 @@ def cluster_of(here: Machine, timed: dict[Key, Timed], name: str) -> Cluster:
     return Cluster(name=name, chip=chip, fabric=tuple(fabric))
 
 
-def _tells(key: Key, here: Machine) -> bool:
+def _faster(cluster: Cluster, times: float) -> Cluster:
+    """All peaks so many times as high."""
+    chip = cluster.chip
+    flops = {format: times * rate for format, rate in chip.peak_flops.items()}
+    chip = chip.model_copy(update={"peak_flops": flops, "hbm_bandwidth": times * chip.hbm_bandwidth})
+    fabric = tuple(
+        axis.model_copy(update={"link_bandwidth": times * axis.link_bandwidth}) for axis in cluster.fabric
+    )
+    return cluster.model_copy(update={"chip": chip, "fabric": fabric})
+
+
+def tells(key: Key, here: Machine) -> bool:
     """Whether it says what operations reach in the format that models are run in, and not what is
     possible."""
     if isinstance(key, matmul.Matmul):
@@ -161,7 +187,8 @@ def _tells(key: Key, here: Machine) -> bool:
     return not isinstance(key, memory.Read)
 
 
-def _point(key: Any, seconds: float, bare: Cluster) -> Point:
+def as_point(key: Any, seconds: float, bare: Cluster) -> Point:
+    """A measurement as a fit takes it, on a cluster of such peaks."""
     if isinstance(key, matmul.Matmul):
         mesh = Mesh.of(bare.shape)
         formats = Formats(weights=key.dtype, activations=key.dtype, kv=key.dtype)
@@ -174,7 +201,8 @@ def _point(key: Any, seconds: float, bare: Cluster) -> Point:
             str(key), (), seconds, lambda profile: collectives.estimated(key, bare, profile), weight=_ALONE
         )
     work = key.predicted(bare).work
-    groups = (str(key.roles), f"{key.phase} of {key.batch} x {key.tokens}")
+    size = f"{key.phase} of {key.batch} x {key.tokens}"
+    groups = (size,) if key.mesh.chips == 1 else (str(key.roles), size)  # one chip has one layout
     return Point(
         str(key), groups, seconds, lambda profile: estimated_seconds(work, profile), (asked_of(work),)
     )

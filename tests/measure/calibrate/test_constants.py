@@ -1,0 +1,105 @@
+"""A profile is found again from times that it made, with the noise of a clock."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.measure.calibrate import made
+
+from partita.cost.expected import estimated_seconds
+from partita.cost.prediction import predict
+from partita.cost.setting import Setting
+from partita.measure.calibrate import constants, layers, run
+from partita.measure.calibrate.machine import machine
+from partita.sharding.roles import parse_layout
+from partita.specs.formats import Formats
+from partita.specs.resolve import resolve_model
+from partita.specs.workload import Workload
+
+EIGHT = machine([made.device("cpu", i) for i in range(8)])
+MACHINES = {
+    "8 CPU devices": EIGHT,
+    "a GPU": machine(made.gpus(1, 1)),
+    "2 x 4 GPUs": machine(made.gpus(2, 4)),
+}
+
+
+@pytest.fixture(scope="module", params=MACHINES)
+def told(request):
+    here = MACHINES[request.param]
+    on, timed = made.cluster(here), made.timings(here, 1).runs
+    points = [run.as_point(key, t.seconds, on) for key, t in timed.items() if run.tells(key, here)]
+    return here, constants.fitted(points, constants.template(here), constants.starts(here))
+
+
+def test_the_constants_are_found_within_their_intervals(told):
+    here, found = told
+    true, inside = made.truth(here), []
+    for name in found.told:
+        constant = found.profile.constants[name]
+        assert constant.fixed is None
+        inside.append(constant.low <= true.constants[name].value <= constant.high)
+    assert np.mean(inside) >= 0.7  # of 90% intervals, by one seed
+
+
+def test_links_have_constants_where_there_are_any(told):
+    here, found = told
+    links = {name.partition("/")[0] for name in found.profile.constants if "/" in name}
+    assert links == {kind for kind, size in here.fabric if size > 1}
+    for kind in links:
+        assert f"{kind}/all-gather/share" in found.told
+    own = {name for name in found.template.constants if name.endswith("own_share")}
+    assert bool(own) == here.shared
+
+
+def test_what_nothing_tells_is_fixed_where_it_changes_nothing_with_the_reason():
+    on, here = made.cluster(EIGHT), EIGHT
+    timed = made.timings(here, 1).runs
+    points = [run.as_point(key, t.seconds, on) for key, t in timed.items() if isinstance(key, layers.Layered)]
+    starts = {"matmul_share": 0.7, "network/all-gather/share": 0.5, "hidden_share": 1e-6}
+    found = constants.fitted(points, constants.template(here), starts)
+    assert found.told == ("matmul_share",)
+    assert found.profile.constants["network/all-gather/share"].value == 1.0
+    assert found.profile.constants["network/all-gather/share"].fixed == "no measurement depends on it"
+    hidden = found.profile.constants["hidden_share"]
+    assert hidden.value == 0.0
+    assert hidden.fixed is not None
+    assert "do not tell it" in hidden.fixed
+
+
+def test_a_constant_whose_interval_is_all_that_is_plausible_is_not_told():
+    """A GPU whose every matmul is held up by arithmetic says nothing of memory."""
+    from partita.measure.fit import Point
+
+    def seconds(profile):
+        return 1e-3 / profile.value("matmul_share") + 1e-9 / profile.value("memory_share")
+
+    random = np.random.default_rng(2)
+    points = [Point(str(i), (), 1.3e-3 * float(np.exp(random.normal(0, 0.03))), seconds) for i in range(12)]
+    found = constants.fitted(points, constants.template(EIGHT), {"matmul_share": 0.5, "memory_share": 0.5})
+    assert found.told == ("matmul_share",)
+    assert found.profile.constants["memory_share"].value == 1.0
+
+
+def test_unseen_layouts_are_foretold_and_two_runs_agree():
+    on, true = made.cluster(EIGHT), made.truth(EIGHT)
+    mesh = layers.mesh_of(EIGHT.shape)
+    formats = Formats(weights="f32", activations="f32", kv="f32")
+    works = []
+    for layout in ("ws2d/heads", "ws1d/batch", "wg-xy/batch", "wg-x/heads"):
+        roles = parse_layout(layout, mesh.axes)
+        for phase, batch, prompt in (("prefill", 8, 32), ("decode", 16, 100)):
+            workload = Workload(prompt=prompt, output=1, batch=batch, context=prompt + 1)
+            setting = Setting(resolve_model("smollm2-135m"), on, mesh, formats, workload)
+            works.append(predict(setting, phase, roles).work)
+    truth = np.array([estimated_seconds(work, true) for work in works])
+    found = []
+    for seed in (1, 2):
+        calibrated = run.fitted(EIGHT, made.timings(EIGHT, seed), "here").cluster
+        assert calibrated.profile is not None
+        moved = [replace(work, setting=replace(work.setting, cluster=calibrated)) for work in works]
+        found.append([estimated_seconds(work, calibrated.profile) for work in moved])
+    errors = np.abs(np.array(found) / truth - 1)
+    assert np.median(errors) < 0.05
+    assert np.max(errors) < 0.15
+    assert np.max(np.abs(np.divide(*np.array(found)) - 1)) < 0.15

@@ -1,0 +1,73 @@
+"""The cluster that a calibration makes of times: no program beats its peaks, and the planner reads it."""
+
+import pytest
+from tests.measure.calibrate import made
+
+from partita.measure.calibrate import layers, run
+from partita.measure.calibrate.machine import machine
+from partita.specs.cluster import parse_cluster
+from partita.specs.cluster_text import cluster_toml
+
+CPUS = machine([made.device("cpu", i) for i in range(8)])
+ALONE = machine(made.gpus(1, 1))
+TORUS = machine([made.device("tpu", i, 0, (i // 2, i % 2, 0)) for i in range(4)])
+
+
+@pytest.fixture(scope="module", params=[CPUS, ALONE, TORUS], ids=["cpus", "gpu", "tpus"])
+def found(request):
+    timings = made.timings(request.param, 3)
+    return request.param, timings, run.fitted(request.param, timings, "here")
+
+
+def test_the_bound_is_below_every_time(found):
+    _, timings, calibration = found
+    for key, timed in timings.runs.items():
+        assert made.bound_seconds(key, calibration.cluster) < timed.seconds, str(key)
+
+
+def test_the_file_reads_back_as_the_same_cluster(found, tmp_path):
+    _, timings, calibration = found
+    path = tmp_path / "here.toml"
+    path.write_text(cluster_toml(calibration.cluster), encoding="utf-8")
+    read = parse_cluster(str(path))
+    assert read.shape == calibration.cluster.shape
+    assert read.chip.peak_flops == pytest.approx(calibration.cluster.chip.peak_flops, rel=1e-5)
+    assert cluster_toml(read) == path.read_text(encoding="utf-8")
+    assert read.profile is not None
+    assert read.profile.constants.keys() == calibration.cluster.profile.constants.keys()
+    assert read.profile.probe_seconds == timings.probe_seconds
+
+
+def test_it_ranks_plans_only_where_it_compared_layouts(found):
+    here, _, calibration = found
+    assert calibration.cluster.profile.compares == (here.chips > 1)
+
+
+def test_its_region_is_that_of_the_steps(found):
+    here, timings, calibration = found
+    region = calibration.cluster.profile.region
+    steps = [key for key in timings.runs if isinstance(key, layers.Layered)]
+    assert region.chips == (here.chips, here.chips)
+    assert region.phases == ("decode", "prefill")
+    assert set(region.layouts) == {str(step.roles) for step in steps}
+    sizes = [step.model.parameters for step in steps]
+    assert region.parameters == (min(sizes), max(sizes))
+
+
+def test_layouts_and_sizes_are_left_out_whole(found):
+    here, timings, calibration = found
+    profile = calibration.cluster.profile
+    steps = [key for key in timings.runs if isinstance(key, layers.Layered)]
+    sizes = {f"{step.phase} of {step.batch} x {step.tokens}" for step in steps}
+    layouts = {str(step.roles) for step in steps} if here.chips > 1 else set()
+    assert profile.left_out.keys() == sizes | layouts
+    assert sum(left.count for left in profile.left_out.values()) == len(steps) * (1 + bool(layouts))
+    assert len(profile.residuals) == len(steps) * (1 + bool(layouts))
+
+
+def test_every_measurement_that_was_fitted_has_a_residual(found):
+    here, _, calibration = found
+    kinds = {"matmul", "layered"} | ({"collective"} if here.chips > 1 else set())
+    assert calibration.residuals.keys() == kinds
+    errors = [abs(each.error) for each in calibration.residuals["layered"]]
+    assert sorted(errors)[len(errors) // 2] < 0.06

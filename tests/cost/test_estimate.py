@@ -120,6 +120,12 @@ def test_threads_of_one_memory_copy_their_own_shard_too(kind: str, axes: str, mo
     assert copied == pytest.approx(more * plain)
 
 
+def test_a_kind_of_collective_may_start_as_its_own_figure_says():
+    given = {"switch/message_seconds": 1e-4, "switch/all-reduce/message_seconds": 1.5e-4}
+    assert message_seconds(collective("all-reduce", "y"), NODES, profile(given)) == pytest.approx(1.5e-4)
+    assert message_seconds(collective("all-gather", "y"), NODES, profile(given)) == pytest.approx(1e-4)
+
+
 def test_a_message_starts_on_every_level_it_spans():
     given = profile(
         {"network/message_seconds": 1e-3, "switch/message_seconds": 1e-4, "switch/hop_seconds": 1e-5}

@@ -194,6 +194,8 @@ def test_the_levels_that_chips_of_an_axis_lie_apart_on_are_those_it_counts(
 def test_a_collective_on_a_torus_starts_once_for_every_physical_axis(shape, axes: str, starts: int):
     links = mesh_links(Mesh.of(shape), parse_cluster("tpu-v4:4x4x4"))
     assert links.starts(0, axes) == pytest.approx(starts)
+    chips = links.span(axes)[0]
+    assert links.hops(0, axes) == pytest.approx({1: chips - 1, 2: 6, 3: 9}[starts])  # of rings of four
 
 
 def test_axes_of_one_chip_are_no_axes_of_a_torus():

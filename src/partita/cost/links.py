@@ -89,12 +89,12 @@ class Links:
     def hops(self, level: int, axes: str) -> Number:
         """Chips that the last piece of an all-gather over `axes` passes on a level.
 
-        Around a ring of k it is k - 1; on a torus one axis follows the other, on a switch or network all
-        chips form one ring.
+        Around a ring of k it is k - 1; on a switch or network all chips form one ring, on a torus each
+        physical axis one, and they follow one another: over k chips on s axes (`starts`) it is s (k^(1/s) -
+        1).
         """
-        if self.levels[level].kind == "torus":
-            return sum(self.parts[axis][level] - 1 for axis in axes)
-        return self.span(axes)[level] - 1
+        rings = self.starts(level, axes)
+        return rings * (self.span(axes)[level] ** (1 / rings) - 1)
 
     def starts(self, level: int, axes: str) -> Number:
         """Collectives over single physical axes that one over `axes` is on a level, one after the other.

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from partita.cost.ledger import Number
 from partita.cost.links import Links
 from partita.planner.heads import Part, cut_heads
 from partita.planner.space import Class, Counts, Ground, Slot
@@ -159,30 +157,6 @@ def _largest_divisor(slot: Slot, size: np.ndarray, room: np.ndarray) -> np.ndarr
     return found
 
 
-class _Uncut(Links):
-    """Of roles whose chips may yet be cut in axes: on a torus no more hops than the finest cut has."""
-
-    def hops(self, level: int, axes: str) -> Number:
-        if self.levels[level].kind != "torus":
-            return super().hops(level, axes)
-        return sum(_least_hops(np.asarray(self.parts[axis][level])) for axis in axes)
-
-
-def _least_hops(chips: np.ndarray) -> np.ndarray:
-    """Along rings of as many chips as each has prime factors: 3 of 8 chips, 5 of 18."""
-    return _ring_hops(int(chips.max()))[chips.astype(int)]
-
-
-@lru_cache
-def _ring_hops(most: int) -> np.ndarray:
-    """[most + 1]: the sum of p - 1 over the prime factors p of each number."""
-    found = np.zeros(most + 1)
-    for n in range(2, most + 1):
-        prime = next(p for p in range(2, n + 1) if n % p == 0)
-        found[n] = prime - 1 + found[n // prime]
-    return found
-
-
 def links(ground: Ground, found: Spread) -> Links:
     """How many chips of each axis lie on each level."""
     parts = {}
@@ -193,7 +167,7 @@ def links(ground: Ground, found: Spread) -> Links:
             parts[letter.name] = tuple(np.where(whole, part, 1) for part in slot.parts)
         else:
             parts[letter.name] = tuple(letter.sizes if part > 1 else 1 for part in slot.parts)
-    return (Links if any(slot.whole for slot in ground.slots) else _Uncut)(ground.levels, parts)
+    return Links(ground.levels, parts)
 
 
 def layout(found: Spread, decode: bool) -> Layout:

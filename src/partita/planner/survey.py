@@ -31,7 +31,8 @@ def survey(setting: Setting, phase: Phase, count: int, by: By | None = None) -> 
 
     The first is the best there is; then comes, again and again, the one that is farthest from those before
     by the logarithm of its time, none beyond `_WORST` times the best. Times are by `by`, as `by_of` has it.
-    Layouts that do not fit are left out; where none fits, there are none.
+    Left out are layouts that do not fit, and those that the planner does not price because they cannot be
+    the best; where none fits, there are none.
     """
     by = by_of((setting.cluster,), by)
     ranked = _ranked(setting, phase, by)

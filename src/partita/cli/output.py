@@ -36,12 +36,13 @@ def progress_console() -> Console:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error while it lasts: call what it gives with what is done now, how far, of how
+    """A bar on standard error, where that is a terminal, while it lasts: call what it gives with what is done now, how far, of how
     much."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     shown = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*shown, console=progress_console(), transient=True) as progress:
+    console = progress_console()
+    with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=None)
 
         def tell(what: str, done: int, of: int) -> None:

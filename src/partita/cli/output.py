@@ -36,8 +36,8 @@ def progress_console() -> Console:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error, where that is a terminal, while it lasts: call what it gives with what is done now, how far, of how
-    much."""
+    """A bar on standard error while it lasts, where that is a terminal: call what it gives with what is done
+    now, how far, of how much."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     shown = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

@@ -1,4 +1,4 @@
-"""JSON Schemas of what `--json` prints and `--save` writes: `schemas/prediction-1.json` and `plan-1.json`.
+"""JSON Schemas of what `--json` prints and `--save` writes: `schemas/prediction-1.json`, `plan-1.json`, `clock-1.json`.
 
 They are open: more keys may be added to an object, none renamed or dropped within a version. Every number has
 a `unit`. Knows nothing about how the objects are made.
@@ -12,7 +12,7 @@ from typing import Any
 
 from partita.errors import InputError
 
-NAMES = ("prediction-1", "plan-1")
+NAMES = ("prediction-1", "plan-1", "clock-1")
 """Of the schemas; the form `partita.plan/1` is `plan-1`. A plan refers to the schema of predictions."""
 
 

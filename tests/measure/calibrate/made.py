@@ -18,7 +18,7 @@ from partita.specs import Constant, Profile
 from partita.specs.chip import Chip
 from partita.specs.cluster import Cluster
 from partita.specs.fabric import PhysicalAxis
-from partita.specs.formats import Formats
+from partita.specs.formats import Format, Formats
 
 
 def device(platform: str, id: int, process: int = 0, coords: tuple[int, ...] | None = None, **more: Any):
@@ -42,10 +42,15 @@ def gpus(processes: int, each: int) -> list[Any]:
 
 def cluster(machine: Machine) -> Cluster:
     """What such a machine might reach at most."""
+    flops: dict[Format, float]
+    link: dict[str, float]
     if machine.shared:
-        flops, memory_rate, link = {"f32": 1.2e10, "bf16": 3e9}, 1.5e9, {"switch": 8e8}
+        flops = {"f32": 1.2e10, "bf16": 3e9}
+        link = {"switch": 8e8}
+        memory_rate = 1.5e9
     else:
-        flops, memory_rate = {"f32": 2e13, "bf16": 3e14}, 2e12
+        flops = {"f32": 2e13, "bf16": 3e14}
+        memory_rate = 2e12
         link = {"switch": 2e11, "network": 2e10, "torus": 4e10}
     fabric = tuple(
         PhysicalAxis(kind=kind, size=size, link_bandwidth=link[kind], links=2 if kind == "torus" else 1)
@@ -74,6 +79,7 @@ def truth(machine: Machine) -> Profile:
             }
             values |= {f"{kind}/message_seconds": message[kind], f"{kind}/hop_seconds": 1.5e-5}
             values |= {f"{kind}/collective-permute/message_seconds": 3e-5}
+            values |= {f"{kind}/all-reduce/message_seconds": 5e-5}
             if machine.shared:
                 values |= {f"{kind}/own_share": 1.0}
     constants = {name: Constant(value=value, fixed="made") for name, value in values.items()}

@@ -8,9 +8,10 @@ from tests.measure.calibrate import made
 
 from partita.cost.expected import estimated_seconds
 from partita.cost.prediction import predict
-from partita.cost.setting import Setting
+from partita.cost.setting import Phase, Setting
 from partita.measure.calibrate import constants, layers, run
 from partita.measure.calibrate.machine import machine
+from partita.measure.fit import Point
 from partita.sharding.roles import parse_layout
 from partita.specs.formats import Formats
 from partita.specs.resolve import resolve_model
@@ -69,7 +70,6 @@ def test_what_nothing_tells_is_fixed_where_it_changes_nothing_with_the_reason():
 
 def test_a_constant_whose_interval_is_all_that_is_plausible_is_not_told():
     """A GPU whose every matmul is held up by arithmetic says nothing of memory."""
-    from partita.measure.fit import Point
 
     def seconds(profile):
         return 1e-3 / profile.value("matmul_share") + 1e-9 / profile.value("memory_share")
@@ -88,7 +88,8 @@ def test_unseen_layouts_are_foretold_and_two_runs_agree():
     works = []
     for layout in ("ws2d/heads", "ws1d/batch", "wg-xy/batch", "wg-x/heads"):
         roles = parse_layout(layout, mesh.axes)
-        for phase, batch, prompt in (("prefill", 8, 32), ("decode", 16, 100)):
+        sizes: tuple[tuple[Phase, int, int], ...] = (("prefill", 8, 32), ("decode", 16, 100))
+        for phase, batch, prompt in sizes:
             workload = Workload(prompt=prompt, output=1, batch=batch, context=prompt + 1)
             setting = Setting(resolve_model("smollm2-135m"), on, mesh, formats, workload)
             works.append(predict(setting, phase, roles).work)

@@ -1,6 +1,7 @@
 """What the machine is: from devices of several kinds, none of which need be here."""
 
 import os
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ from tests.measure.calibrate.made import device, gpus
 from partita.measure.calibrate.machine import machine
 
 
-def torus(*coords: tuple[int, int, int]):
+def torus(*coords: tuple[int, ...]):
     return [device("tpu", i, 0, at, memory={"bytes_limit": 16_000_000_000}) for i, at in enumerate(coords)]
 
 
@@ -71,7 +72,7 @@ def test_groups_are_neighbours_along_their_axis(monkeypatch):
     here = machine(gpus(2, 4))
 
     def groups(axis: int, chips: int) -> list[list[int]]:
-        return [[each.id for each in row] for row in here.grid(axis, chips)]
+        return [[each.id for each in row] for row in cast(Any, here.grid(axis, chips))]
 
     assert groups(0, 2) == [[0, 4], [1, 5], [2, 6], [3, 7]]
     assert groups(1, 4) == [[0, 1, 2, 3], [4, 5, 6, 7]]

@@ -15,11 +15,13 @@ from partita.errors import InputError
 from partita.planner.by import By, step_seconds
 from partita.planner.survey import mesh_of, survey
 from partita.sharding.mesh import Mesh
-from partita.sharding.roles import Roles
+from partita.sharding.roles import AttentionRole, Roles, WeightRole
 from partita.specs import Cluster, PhysicalAxis, Workload
 
 MESH = Mesh.of((2, 2))
 PHASES = ("prefill", "decode")
+SEEDS = (0, 1, 3, 14, 26, 29)
+"""In the last three the best step after the prompt is in another layout than the best on a long cache."""
 BYS: tuple[By, ...] = ("bound", "estimate")
 
 
@@ -42,20 +44,21 @@ def a_setting(seed: int) -> Setting:
     )
     chip = question.cluster.chip.model_copy(update={"hbm_bytes": 10**12})
     cluster = Cluster(name="drawn", chip=chip, fabric=axes, profile=profile)
-    workload = Workload(prompt=48, output=1, batch=(1, 4, 6)[seed % 3], context=(20, 49, 4001)[seed % 3])
+    batch, prompt, context = ((1, 48, 20), (4, 48, 49), (6, 1, 200_000))[seed % 3]
+    workload = Workload(prompt=prompt, output=1, batch=batch, context=context)
     return Setting(question.model, cluster, MESH, question.formats, workload)
 
 
 @cache
 def every(seed: int, phase) -> tuple[Prediction, ...]:
     """Of each combination of roles."""
-    weights = [role for roles in WEIGHTS.values() for role in roles]
+    weights: list[WeightRole] = [role for roles in WEIGHTS.values() for role in roles]
+
+    def roles(w: tuple[WeightRole, ...], a: tuple[AttentionRole, ...]) -> Roles:
+        return Roles("", "", (("x", w[0]), ("y", w[1])), (("x", a[0]), ("y", a[1])))
+
     return tuple(
-        predict(
-            a_setting(seed),
-            phase,
-            Roles("", "", tuple(zip("xy", w, strict=True)), tuple(zip("xy", a, strict=True))),
-        )
+        predict(a_setting(seed), phase, roles(w, a))
         for w in itertools.product(weights, repeat=2)
         for a in itertools.product(ATTENTION, repeat=2)
     )
@@ -63,20 +66,20 @@ def every(seed: int, phase) -> tuple[Prediction, ...]:
 
 @pytest.mark.parametrize("by", BYS)
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_first_is_the_best_of_all(seed: int, phase, by: By):
     best = min(step_seconds(each, by) for each in every(seed, phase) if each.fits)
     found = survey(a_setting(seed), phase, 8, by)
-    assert step_seconds(found[0], by) == pytest.approx(best, rel=1e-9)
+    assert best * (1 - 1e-9) <= step_seconds(found[0], by) <= best * 1.001
 
 
 @pytest.mark.parametrize("by", BYS)
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_they_ascend_from_the_best_to_bad_ones_and_differ(seed: int, phase, by: By):
     found = survey(a_setting(seed), phase, 12, by)
     seconds = [step_seconds(each, by) for each in found]
-    assert 1 < len(found) <= 12
+    assert 1 <= len(found) <= 12  # where the host takes most of a step, all may be alike
     assert all(later > 1.01 * before for before, later in itertools.pairwise(seconds))
     assert seconds[-1] <= 6 * seconds[0]
     assert len({each.layout.roles for each in found}) == len(found)

@@ -29,10 +29,10 @@ _APART = 1.01
 def survey(setting: Setting, phase: Phase, count: int, by: By | None = None) -> tuple[Prediction, ...]:
     """At most `count` layouts of a phase on the setting's mesh, each in its own storage, best first.
 
-    The first is the best there is; then comes, again and again, the one that is farthest from those before
-    by the logarithm of its time, none beyond `_WORST` times the best. Times are by `by`, as `by_of` has it.
-    Left out are layouts that do not fit, and those that the planner does not price because they cannot be
-    the best; where none fits, there are none.
+    The first is the best there is, to a thousandth; then comes, again and again, the farthest from those so
+    far by the logarithm of its time, none beyond `_WORST` times the best. Times are by `by`, as `by_of` has
+    it. Left out are layouts that do not fit, and those that the planner does not price because they cannot
+    be the best; where none fits, there are none.
     """
     by = by_of((setting.cluster,), by)
     ranked = _ranked(setting, phase, by)

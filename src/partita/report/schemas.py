@@ -1,4 +1,5 @@
-"""JSON Schemas of what `--json` prints and `--save` writes: `schemas/prediction-1.json`, `plan-1.json`, `clock-1.json`.
+"""JSON Schemas of what `--json` prints and `--save` writes: in `schemas/` prediction-1.json, plan-1.json and
+clock-1.json.
 
 They are open: more keys may be added to an object, none renamed or dropped within a version. Every number has
 a `unit`. Knows nothing about how the objects are made.

@@ -9,7 +9,7 @@ from tests.measure.calibrate import made
 from partita.cost.expected import estimated_seconds
 from partita.cost.prediction import predict
 from partita.cost.setting import Phase, Setting
-from partita.measure.calibrate import constants, layers, run
+from partita.measure.calibrate import collectives, constants, layers, run
 from partita.measure.calibrate.machine import machine
 from partita.measure.fit import Point
 from partita.sharding.roles import parse_layout
@@ -66,6 +66,23 @@ def test_what_nothing_tells_is_fixed_where_it_changes_nothing_with_the_reason():
     assert hidden.value == 0.0
     assert hidden.fixed is not None
     assert "do not tell it" in hidden.fixed
+
+
+def test_of_a_collective_that_nothing_tells_the_level_has_the_say():
+    on, timed = made.cluster(EIGHT), made.timings(EIGHT, 1).runs
+    points = [
+        run.as_point(key, t.seconds, on)
+        for key, t in timed.items()
+        if isinstance(key, collectives.Collective) and key.kind != "all-reduce"
+    ]
+    names = ("switch/message_seconds", "switch/all-reduce/message_seconds")
+    true = made.truth(EIGHT)
+    others = {name: constant for name, constant in true.constants.items() if name not in names}
+    template = true.model_copy(update={"constants": others})
+    found = constants.fitted(points, template, dict.fromkeys(names, 2e-5))
+    assert found.told == names[:1]
+    start = found.profile.link("message_seconds", "switch", "all-reduce")
+    assert start == found.profile.constants[names[0]].value > 0
 
 
 def test_a_constant_whose_interval_is_all_that_is_plausible_is_not_told():

@@ -1,7 +1,8 @@
 """Which constants of a profile the measurements of a machine tell, and their values.
 
 A constant that they do not tell (its 90% confidence interval spans more than a factor of `_WIDEST`) is fixed
-at the value that changes nothing, and the others are fitted again.
+at the value that changes nothing, and the others are fitted again; one of a kind of collective is left out
+where its level has the same for all kinds.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def fitted(points: Sequence[Point], template: Profile, starts: Mapping[str, floa
         widest = max(widths, key=lambda name: widths[name], default="")
         if not widest or widths[widest] <= _WIDEST:
             return Told(profile, template, tuple(starts))
-        template = _without(widest, spans[widest], template)
+        parts = widest.split("/")
+        if len(parts) < 3 or f"{parts[0]}/{parts[2]}" not in starts:  # else the level's stands for it
+            template = _without(widest, spans[widest], template)
         starts = {name: c.value for name, c in spans.items() if name != widest}
 
 

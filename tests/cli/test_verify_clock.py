@@ -148,5 +148,5 @@ def test_people_see_a_row_for_each_layout_and_what_it_comes_to(partita: Partita,
     assert shown.count("over 2 layouts; the planner's pick") == 2
     assert shown.count("within the 90% interval") == 2
     assert "pick" in shown
-    assert "Estimated by the profile here before anything was measured." in shown
+    assert "Estimated by the profile here before anything was measured;" in shown
     assert "by the probe it is 100% faster now, and times are scaled by that" in shown

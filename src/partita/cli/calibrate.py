@@ -42,6 +42,8 @@ def command(
     from partita.engine.devices import devices_for
     from partita.measure.calibrate.run import calibrate
 
+    if jax.process_count() > 1:
+        raise InputError("devices", f"{jax.process_count()} processes", "one process is measured at a time")
     chosen = jax.devices() if devices is None else devices_for(devices, devices)
     with progress_bar() as progress:
         found = calibrate(chosen, save.stem if save else "here", seconds, progress)

@@ -56,17 +56,18 @@ def clocked(asked: Clocking, *, json: bool) -> None:
     for phase in phases:
         show(table(phase), *summary(phase), "")
     show(
-        f"Estimated by the profile {setting.cluster.name} before anything was measured. Measured: median of "
-        f"interleaved visits, at the speed that the machine had when it was calibrated: {_speed(phases)}"
+        f"Estimated by the profile {setting.cluster.name} before anything was measured; measured as the "
+        "median of interleaved visits, scaled by the probe beside each to the machine's best speed meanwhile."
+        f"{_speed(phases)}"
     )
 
 
 def _speed(phases: tuple[PhaseClock, ...]) -> str:
     slower = phases[0].runs[0].slower
     if slower == 1:
-        return "nobody timed the probe then, so as it is now"
+        return ""
     change = f"{abs(slower - 1):.0%} {'slower' if slower > 1 else 'faster'}"
-    return f"by the probe it is {change} now, and times are scaled by that"
+    return f" The probe ran {change} than at calibration, which no time here is corrected by."
 
 
 def _predictions(asked: Clocking) -> list[Prediction]:

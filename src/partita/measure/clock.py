@@ -18,7 +18,7 @@ from partita.measure.calibrate import matmul
 from partita.measure.calibrate.machine import Machine, machine
 from partita.measure.steps import Steps
 from partita.measure.stopwatch import Timed, time_each
-from partita.planner.by import expected
+from partita.planner.by import by_of, expected, step_seconds
 from partita.sharding.layout import Storage
 
 _ROOM = 0.5
@@ -34,8 +34,8 @@ class Clocked:
     prediction: Prediction
     timed: Timed
     slower: float
-    """How much slower the machine was than when it was calibrated, as the probe says; 1 where nobody timed
-    it then."""
+    """How much slower the probe ran, at its best, than when the machine was calibrated; 1 where nobody timed
+    it then. No time is corrected by it."""
 
     @property
     def layout(self) -> str:
@@ -43,8 +43,8 @@ class Clocked:
 
     @property
     def measured_seconds(self) -> float:
-        """At the speed that the machine had when it was calibrated."""
-        return self.timed.seconds / self.slower
+        """At the best speed that the machine had while it was timed."""
+        return self.timed.seconds
 
     @property
     def estimated_seconds(self) -> float:
@@ -93,8 +93,9 @@ class PhaseClock:
 
     @property
     def pick(self) -> Clocked:
-        """What the planner would choose of these: the shortest estimate."""
-        return min(self.runs, key=lambda run: run.estimated_seconds)
+        """What the planner would choose of these for the phase alone: the shortest by the time it goes by."""
+        by = by_of(run.prediction.setting.cluster for run in self.runs)
+        return min(self.runs, key=lambda run: step_seconds(run.prediction, by))
 
     @property
     def fastest(self) -> Clocked:

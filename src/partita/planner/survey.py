@@ -1,7 +1,7 @@
-"""Layouts of one phase on a mesh, spread evenly from the best to far worse: what to measure a prediction by.
+"""Layouts of one phase on a mesh, the best and its rivals to far worse ones: what to measure a prediction by.
 
-Of layouts that are predicted alike a clock could only tell which the noise favours; these differ. Knows
-nothing about clocks.
+The rivals say whether the best is the right choice, the others whether times are foretold over all of the
+range. Knows nothing about clocks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _APART = 1.01
 def survey(setting: Setting, phase: Phase, count: int, by: By | None = None) -> tuple[Prediction, ...]:
     """At most `count` layouts of a phase on the setting's mesh, each in its own storage, best first.
 
-    The first is the best there is, to a thousandth; then comes, again and again, the farthest from those so
-    far by the logarithm of its time, none beyond `_WORST` times the best. Times are by `by`, as `by_of` has
+    The first is the best there is, to a thousandth, and with it a quarter of the others comes from directly
+    behind it; then, again and again, the farthest from those so far by the logarithm of its time, none beyond
+    `_WORST` times the best. Times are by `by`, as `by_of` has
     it. Left out are layouts that do not fit, and those that the planner does not price because they cannot
     be the best; where none fits, there are none.
     """
@@ -40,7 +41,7 @@ def survey(setting: Setting, phase: Phase, count: int, by: By | None = None) -> 
         return ()
     times = np.log([step_seconds(each, by) for each in ranked])
     times = times[times <= times[0] + math.log(_WORST)]
-    chosen = [0]
+    chosen = list(range(min(1 + count // 4, count, len(times))))
     while len(chosen) < min(count, len(times)):
         chosen.append(int(np.abs(times[:, None] - times[chosen]).min(axis=1).argmax()))
     return tuple(ranked[i] for i in sorted(chosen))

@@ -264,7 +264,8 @@ def test_json_says_what_the_estimate_is_made_of():
     found = predicted("decode", "ws2d/batch", given).as_json()["estimate"]
     assert found["profile"] == "made"
     assert found["layer_seconds"] == pytest.approx(64 * 1e-4)
-    parts = ("operation_seconds", "communication_seconds", "layer_seconds", "host_seconds")
+    parts = ("operation_seconds", "communication_seconds", "layer_seconds", "host_seconds", "idle_seconds")
     assert sum(found[part] for part in parts) == pytest.approx(found["step_seconds"])
+    assert found["idle_seconds"] == 0
     low, high = found["interval"]
     assert math.sqrt(low * high) == pytest.approx(found["step_seconds"])

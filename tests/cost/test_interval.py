@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from partita.cost.interval import Asked, half_width, interval
+from partita.cost.interval import Asked, around, half_width, interval
 from partita.specs import Constant, Profile, Region
 
 REGION = Region(
@@ -13,17 +13,29 @@ REGION = Region(
     chips=(8, 64),
     tokens=(1, 4096),
     context=(128, 2048),
-    phases=("decode",),
     layouts=("ws2d/batch",),
+    weights=("bf16",),
+    activations=("bf16",),
+    chip_names=("h100",),
 )
 PROFILE = Profile(
     name="made",
     source="here",
     constants={"matmul_share": Constant(value=0.5, fixed="given")},
-    region=REGION,
+    region={"decode": REGION},
     residuals=tuple(0.01 * i for i in range(-10, 10)),
 )
-INSIDE = Asked(parameters=4e9, chips=16, tokens=64, context=1000, phase="decode", layout="ws2d/batch")
+INSIDE = Asked(
+    parameters=4e9,
+    chips=16,
+    tokens=64,
+    context=1000,
+    phase="decode",
+    layout="ws2d/batch",
+    weights="bf16",
+    activations="bf16",
+    chip="h100",
+)
 
 
 def asked(**other: object) -> Asked:
@@ -51,6 +63,9 @@ def test_inside_it_is_as_wide_as_held_out_errors():
         ({"context": 32}, 2, "positions of context, fitted to"),
         ({"phase": "prefill"}, 1, "phase prefill, fitted to decode"),
         ({"layout": "ws1d/heads"}, 1, "layout ws1d/heads, fitted to ws2d/batch"),
+        ({"weights": "int8"}, 1, "int8 weights, fitted to bf16"),
+        ({"activations": "f32"}, 1, "f32 activations, fitted to bf16"),
+        ({"chip": "h200"}, 1, "chip h200, fitted to h100"),
     ],
     ids=str,
 )
@@ -63,6 +78,32 @@ def test_outside_it_is_wider_by_half_a_doubling_and_says_why(other: dict, doubli
 def test_several_quantities_outside_add_up():
     assert width(chips=128, phase="prefill") == pytest.approx(0.09 * 2)
     assert len(interval(PROFILE, asked(chips=128, phase="prefill")).extrapolated) == 2
+
+
+def test_only_the_phase_that_is_asked_for_counts():
+    """What is within the region of one phase may lie far outside that of another."""
+    prefill = REGION.model_copy(update={"tokens": (1, 2**20), "layouts": ("wg-xyz/batch",)})
+    both = PROFILE.model_copy(update={"region": {"decode": REGION, "prefill": prefill}})
+    given = asked(tokens=8192, layout="wg-xyz/batch")
+    assert len(interval(both, given).extrapolated) == 2
+    assert interval(both, asked(tokens=8192, layout="wg-xyz/batch", phase="prefill")).extrapolated == ()
+
+
+def test_of_a_phase_not_seen_tokens_and_context_say_nothing_but_all_else_does():
+    more = {"phase": "prefill", "tokens": 2**20, "context": 10**6}
+    assert width(**more) == pytest.approx(0.09 * 1.5)
+    assert width(**more, parameters=16e9, weights="int8") == pytest.approx(0.09 * 2.5)
+
+
+def test_a_region_that_is_not_said_is_said_so():
+    unsaid = PROFILE.model_copy(update={"region": {}})
+    assert interval(unsaid, INSIDE).extrapolated == ("what it was fitted to is not said",)
+
+
+def test_no_interval_reaches_below_the_bound():
+    found = interval(PROFILE, INSIDE)
+    assert around(2.0, 1.0, found) == pytest.approx((2 * found.low, 2 * found.high))
+    assert around(2.0, 1.99, found) == pytest.approx((1.99, 2 * found.high))
 
 
 def test_nine_in_ten_new_errors_lie_within():

@@ -7,7 +7,15 @@ import pytest
 
 from partita.cost.interval import Asked
 from partita.measure.fit import Point
-from partita.measure.held_out import Unseen, coverages, leave_out, region_of, with_errors, with_held_out
+from partita.measure.held_out import (
+    Unseen,
+    coverages,
+    leave_out,
+    region_of,
+    with_apart,
+    with_errors,
+    with_held_out,
+)
 from partita.measure.refit import measured_runs
 from partita.specs import Constant, Profile, Region
 
@@ -18,7 +26,17 @@ TEMPLATE = Profile(
     source="here",
     constants={"memory_share": Constant(value=0.8, fixed="as the times were made")},
 )
-ASKED = Asked(parameters=8e9, chips=8, tokens=64, context=100, phase="decode", layout="ws1d/heads")
+ASKED = Asked(
+    parameters=8e9,
+    chips=8,
+    tokens=64,
+    context=100,
+    phase="decode",
+    layout="ws1d/heads",
+    weights="bf16",
+    activations="bf16",
+    chip="h100",
+)
 
 
 def test_errors_are_of_fits_that_had_not_seen_the_setting():
@@ -35,13 +53,13 @@ def test_errors_are_of_fits_that_had_not_seen_the_setting():
     (slow,) = (left for left in found if left.group == "table 2")
     np.testing.assert_allclose(slow.errors, math.log(2), rtol=0.02)
     (other,) = (left for left in found if left.group.startswith("MT-NLG"))
-    assert other.region.parameters == (540356640768, 540356640768)
+    assert other.region["decode"].parameters == (540356640768, 540356640768)
 
 
-def left(group: str, errors: list[float], chips: float = 8) -> Unseen:
+def left(group: str, errors: list[float], chips: float = 8, way: int = 0) -> Unseen:
     asked = (Asked(**{**vars(ASKED), "chips": chips}),)
     points = tuple(Point("", (group,), 1.0, lambda profile: 1.0, asked) for _ in errors)
-    return Unseen(group, points, Region(chips=(8, 8)), np.array(errors))
+    return Unseen(group, points, {"decode": Region(chips=(8, 8))}, np.array(errors), way)
 
 
 def test_a_setting_is_judged_by_the_errors_of_the_others():
@@ -61,11 +79,56 @@ def test_an_interval_outside_the_others_region_is_wider():
 
 def test_a_region_is_what_points_span():
     points = (*left("a", [0.1], chips=4).points, *left("b", [0.1], chips=16).points)
-    found = region_of(points)
-    assert found.chips == (4, 16)
-    assert found.tokens == (64, 64)
-    assert (found.phases, found.layouts) == (("decode",), ("ws1d/heads",))
-    assert region_of(()) == Region()
+    prefill = Asked(**{**vars(ASKED), "phase": "prefill", "tokens": 512, "weights": "int8"})
+    request = Point("", (), 1.0, lambda profile: 1.0, (ASKED, prefill))
+    found = region_of([*points, request])
+    assert list(found) == ["prefill", "decode"]
+    assert (found["decode"].chips, found["prefill"].chips) == ((4, 16), (8, 8))
+    assert (found["decode"].tokens, found["prefill"].tokens) == ((64, 64), (512, 512))
+    assert (found["decode"].weights, found["prefill"].weights) == (("bf16",), ("int8",))
+    assert (found["decode"].layouts, found["decode"].chip_names) == (("ws1d/heads",), ("h100",))
+    assert region_of(()) == {}
+
+
+def test_of_several_ways_the_hardest_gives_the_interval():
+    """The same 12 errors by model, of which one setting is foretold badly by engine."""
+    model = left("a", [0.1] * 6), left("b", [0.1] * 6)
+    engine = left("c", [0.1] * 6, way=1), left("d", [0.3] * 6, way=1)
+    found = with_held_out(TEMPLATE, (*model, *engine))
+    assert found.residuals == (*[0.1] * 6, *[0.3] * 6)
+    assert list(found.left_out) == ["a", "b", "c", "d"]
+    assert found.left_out["a"].inside == 1  # by b alone: at least 0.25 of so few
+    assert found.left_out["d"].inside == 0  # by c alone
+    assert found.coverage[-1] == 0.5
+
+
+def test_each_way_leaves_out_its_own():
+    """Two models on two engines: 4 settings, and every point left out twice."""
+    points = [
+        Point(
+            run.name, (run.group, f"batch {run.batch}"), run.seconds, run.estimated_seconds, run.point.asked
+        )
+        for run in measured_runs("tpu-v4")
+        if run.batch in (64, 128) and run.group != "table 2"
+    ]
+    found = leave_out(points, TEMPLATE, {"torus/share": 0.9})
+    groups = sorted({point.groups[0] for point in points})
+    assert [(each.way, each.group) for each in found] == [
+        *((0, group) for group in groups),
+        (1, "batch 128"),
+        (1, "batch 64"),
+    ]
+    assert sum(len(each.points) for each in found) == 2 * len(points)
+
+
+def test_errors_kept_apart_are_of_the_region():
+    """Half as wide again on twice the chips, so such an error counts for two thirds."""
+    profile = TEMPLATE.model_copy(update={"region": {"decode": Region(chips=(8, 8))}})
+    points = [
+        Point("", (), 1.3, lambda profile: 1.0, (Asked(**{**vars(ASKED), "chips": chips}),))
+        for chips in (8, 16)
+    ]
+    assert with_apart(profile, points).residuals == pytest.approx((math.log(1.3), math.log(1.3) / 1.5))
 
 
 def test_many_errors_are_kept_as_sizes_at_equal_steps():

@@ -52,9 +52,18 @@ def test_the_profile_is_what_the_points_give(again):
             assert getattr(shipped.constants[name], field) == expected, (name, field)
     np.testing.assert_allclose(shipped.residuals, again.residuals, atol=5e-3)
     np.testing.assert_allclose(shipped.coverage, again.coverage, atol=0.01)
-    for name, span in again.region.model_dump().items():
-        expected = pytest.approx(span) if isinstance(span[0], float) else span
-        assert getattr(shipped.region, name) == expected
+    assert shipped.region == again.region
+    assert list(shipped.region) == ["decode"]  # no prefill was timed
+
+
+def test_tokens_of_its_region_are_of_sequences_in_memory(found):
+    """Not of all clients: some would not fit."""
+    held = np.concatenate([np.broadcast_to(b.served.sequences, len(b.rows)) for b in found])
+    clients = np.array([row.concurrency for block in found for row in block.rows])
+    assert np.all(held <= clients)
+    tokens = np.array([asked.tokens for block in found for p in block.points for asked in p.asked])
+    np.testing.assert_array_equal(tokens, held)
+    assert profile("h100").region["decode"].tokens == (held.min(), held.max())
 
 
 def test_a_model_the_fit_has_not_seen(found):
@@ -74,8 +83,8 @@ def test_the_interval_holds_nine_tenths(found):
     assert 0.05 < width < 0.25
     logs = np.abs(np.log1p(errors(found, shipped)))
     assert np.mean(logs <= width) >= 0.9
-    assert shipped.held_out == 3 * 357  # without its model, without its engine, without its number of chips
-    assert sum(left.count for left in shipped.left_out.values()) == 3 * 357
+    assert shipped.held_out == 357  # each once, without its number of chips
+    assert sum(left.count for left in shipped.left_out.values()) == 3 * 357  # by model, by engine, by chips
     for name in ("llama3.1-8b", "qwen3-32b", "trtllm", "vllm"):
         assert shipped.left_out[name].median < 0.05
     assert shipped.coverage[-1] >= 0.9

@@ -1,5 +1,7 @@
 """Estimates for people: parts that add up, one sentence on what is extrapolated."""
 
+from dataclasses import replace
+
 import pytest
 from tests.planner.pairs import phase_of
 from tests.planner.settings import palm, setting
@@ -8,8 +10,10 @@ from partita.cost.prediction import Prediction, Setting, predict
 from partita.report.expected import NO_PROFILE, note, parts, phase_text, step_text
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
-from partita.specs import Formats, Workload, catalogue_model, format_range, parse_cluster
+from partita.specs import Constant, Formats, Profile, Workload, catalogue_model, format_range, parse_cluster
+from partita.specs.catalogue import profile as catalogue_profile
 
+SECONDS = ("operation_seconds", "communication_seconds", "layer_seconds", "host_seconds", "idle_seconds")
 UNSEEN = setting("palm-8b", "tpu-v5p:2x2x2", batch=4)
 
 
@@ -44,7 +48,20 @@ def test_the_parts_add_up_to_the_step(found: Prediction, waits: bool):
     assert sum(each.values()) == pytest.approx(estimate.step_seconds, rel=1e-12)
     assert all(seconds >= 0 for seconds in each.values())
     assert each["communication"] == pytest.approx(float(estimate.parts.communication_seconds))
+    written = found.as_json()["estimate"]
+    assert list(each.values()) == [seconds for key, seconds in written.items() if key in SECONDS]
     assert (each["waiting for other stages"] > 0) == waits
+
+
+def test_a_step_held_at_the_bound_is_made_of_it():
+    """A profile that changes nothing, on links that work while it computes."""
+    free = Profile(name="free", source="here", constants={"hidden_share": Constant(value=1, fixed="given")})
+    given = palm(batch=64)
+    cluster = given.cluster.model_copy(update={"profile": free})
+    found = phase_of(replace(given, cluster=cluster), "decode", "ws2d/batch")
+    assert found.estimate is not None
+    assert float(found.estimate.parts.operation_seconds) < found.step_seconds == found.estimate.step_seconds
+    assert sum(parts(found).values()) == pytest.approx(found.step_seconds, rel=1e-12)
 
 
 def test_one_microbatch_waits_two_thirds_of_three_stages():
@@ -74,3 +91,40 @@ def test_what_is_extrapolated_is_one_sentence_and_all_of_it():
         assert sentences
         assert f"{p.phase} ({'; '.join(sentences)})" in text
     assert text.count("Extrapolated") == 1
+
+
+def with_profile(profile: Profile) -> Prediction:
+    given = palm(batch=64)
+    cluster = given.cluster.model_copy(update={"profile": profile})
+    return phase_of(replace(given, cluster=cluster), "decode", "ws2d/batch")
+
+
+def test_what_is_known_of_a_range_is_said():
+    known = catalogue_profile("tpu-v4")
+    text = note([with_profile(known)]).plain
+    assert f"a 90% range; of measurements left out of its fit {known.coverage[-1]:.0%} lay in theirs" in text
+    unchecked = note([with_profile(known.model_copy(update={"coverage": (), "left_out": {}}))]).plain
+    assert f"a 90% range, made of {len(known.residuals)} measurements left out of its fit" in unchecked
+
+
+def test_a_profile_that_nothing_is_known_of_claims_nothing():
+    made = Profile(name="made", source="here", constants={"matmul_share": Constant(value=0.5, fixed="given")})
+    text = note([with_profile(made)]).plain
+    assert "nothing was left out of its fit, so the range is a guess" in text
+    assert "What it was fitted to is not said" in text
+    assert "Nothing is extrapolated" not in text
+    assert "9" not in text
+
+
+def test_a_range_is_not_below_the_bound():
+    """Of a profile so near the bound that its range would reach below."""
+    near = Profile(
+        name="near", source="here", constants={"matmul_share": Constant(value=0.99, fixed="given")}
+    )
+    found = with_profile(near)
+    estimate = found.estimate
+    assert estimate is not None
+    assert estimate.step_seconds * estimate.interval.low < found.step_seconds
+    assert estimate.step_interval[0] == found.step_seconds
+    assert estimate.total_interval[0] == found.total_seconds
+    assert found.as_json()["estimate"]["interval"][0] == found.step_seconds

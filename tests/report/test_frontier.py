@@ -144,7 +144,7 @@ def test_an_estimated_curve_has_its_band_and_the_bound_beside_it(plan: Plan):
     expected = points[0].prediction.estimate
     assert expected is not None
     assert (first[0], last[0]) == pytest.approx(expected.step_interval)
-    assert first[1] / estimate.y[0] == pytest.approx(expected.interval.low)
+    assert first[1] / estimate.y[0] == pytest.approx(expected.step_interval[0] / expected.step_seconds)
     # a longer time is a higher cost and a lower MFU
     assert mfu.series[0].band[0][1] > mfu.series[0].y[0] > mfu.series[0].band[-1][1]
     assert len(estimate.band) == 2 * len(points)

@@ -32,7 +32,12 @@ CONSTANTS = st.dictionaries(
 )
 RANGE = st.tuples(SECONDS, SECONDS) | st.none()
 REGION = st.builds(
-    Region, parameters=RANGE, chips=RANGE, context=RANGE, layouts=st.lists(NAME, max_size=2).map(tuple)
+    Region,
+    parameters=RANGE,
+    chips=RANGE,
+    context=RANGE,
+    layouts=st.lists(NAME, max_size=2).map(tuple),
+    weights=st.lists(NAME, max_size=2).map(tuple),
 )
 LEFT = st.builds(
     LeftOut, count=st.integers(1, 10**6), median=SECONDS, worst=SECONDS, inside=st.floats(0.0, 1.0)
@@ -44,7 +49,7 @@ PROFILE = st.builds(
     constants=CONSTANTS,
     compares=st.booleans(),
     probe_seconds=SECONDS | st.none(),
-    region=REGION,
+    region=st.dictionaries(st.sampled_from(["prefill", "decode"]), REGION),
     residuals=st.lists(st.floats(-1.0, 1.0), max_size=30).map(tuple),
     left_out=st.dictionaries(NAME, LEFT, max_size=2),
 )

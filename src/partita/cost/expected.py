@@ -11,7 +11,7 @@ from typing import Any
 
 from partita.cost.clock import EstimateClock
 from partita.cost.estimate import Estimate, estimate
-from partita.cost.interval import Asked, Interval, interval
+from partita.cost.interval import Asked, Interval, around, interval
 from partita.cost.ledger import Ledger
 from partita.cost.work import Work
 from partita.specs.profile import Profile
@@ -59,18 +59,36 @@ class Expected:
     def _clock(self) -> EstimateClock:
         return EstimateClock(self.work.setting, self.profile)
 
-    @property
+    @cached_property
     def step_interval(self) -> tuple[float, float]:
-        """Seconds that a step takes at least and at most, in 90 of 100 cases."""
-        return (self.step_seconds * self.interval.low, self.step_seconds * self.interval.high)
+        """Seconds that a step takes at least (not below the bound) and at most, in 90 of 100 cases."""
+        return around(self.step_seconds, self.work.step_seconds(self.work.longest), self.interval)
 
-    @property
+    @cached_property
     def total_interval(self) -> tuple[float, float]:
-        return (self.total_seconds * self.interval.low, self.total_seconds * self.interval.high)
+        """Of the whole phase, likewise."""
+        return around(self.total_seconds, self.work.total_seconds(), self.interval)
+
+    @cached_property
+    def step_parts(self) -> dict[str, float]:
+        """Seconds of a step by what takes them; they add up to it.
+
+        "operation_seconds" makes up for what the parts lack where the estimate is held at the bound, and
+        "idle_seconds" is what the busiest pipeline stage waits for others and for what is sent between them.
+        """
+        found = self.parts
+        others = {
+            "communication_seconds": float(found.communication_seconds),
+            "layer_seconds": float(found.layer_seconds),
+            "host_seconds": found.host_seconds,
+        }
+        idle = self.step_seconds - float(found.step_seconds) if self.work.setting.stages > 1 else 0.0
+        idle = max(0.0, idle)
+        operations = self.step_seconds - idle - sum(others.values())
+        return {"operation_seconds": operations, **others, "idle_seconds": idle}
 
     def as_json(self) -> dict[str, Any]:
         """The `estimate` of a prediction; its keys are stable."""
-        parts = self.parts
         return {
             "step_seconds": self.step_seconds,
             "total_seconds": self.total_seconds,
@@ -78,10 +96,7 @@ class Expected:
             "total_interval": list(self.total_interval),
             "profile": self.profile.name,
             "extrapolated": list(self.interval.extrapolated),
-            "operation_seconds": float(parts.operation_seconds),
-            "communication_seconds": float(parts.communication_seconds),
-            "layer_seconds": float(parts.layer_seconds),
-            "host_seconds": parts.host_seconds,
+            **self.step_parts,
         }
 
 
@@ -106,6 +121,9 @@ def asked_of(work: Work) -> Asked:
         context=float(turn.queries if turn.context is None else turn.context),
         phase=work.phase,
         layout=str(work.roles),
+        weights=work.setting.formats.weights,
+        activations=work.setting.formats.activations,
+        chip=work.setting.cluster.chip.name,
     )
 
 

@@ -9,15 +9,29 @@ seen: a convention, checked by `Profile.coverage`. Knows nothing about how the e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.specs.profile import Profile, Range, Region
+from partita.specs.profile import Phase, Profile, Range, Region
 from partita.specs.units import format_count
 
 COVERAGE = 0.9
 _FEWEST = 0.25
 """Logarithmic half-width taken at least where too few measurements were left out to give a quantile."""
+NOT_SAID = "what it was fitted to is not said"
+_QUANTITIES = (
+    ("parameters", "parameters of the model"),
+    ("chips", "chips"),
+    ("tokens", "tokens a step"),
+    ("context", "positions of context"),
+)
+_KINDS = (
+    ("layout", "layout {}", "layouts"),
+    ("weights", "{} weights", "weights"),
+    ("activations", "{} activations", "activations"),
+    ("chip", "chip {}", "chip_names"),
+)
+"""Of `Asked`: field, how it is said, and the field of `Region` with those that were seen."""
 
 
 @dataclass(frozen=True)
@@ -37,38 +51,57 @@ class Asked:
     chips: float
     tokens: float
     context: float
-    phase: str
+    phase: Phase
     layout: str
+    weights: str
+    activations: str
+    chip: str
 
 
 def interval(profile: Profile, asked: Asked) -> Interval:
     """The interval of an estimate by `profile`."""
     beyond, sentences = outside(profile.region, asked)
-    width = half_width(profile.residuals, held_out=profile.held_out) * (1 + beyond / 2)
+    width = half_width(profile.residuals, held_out=profile.held_out) * widening(beyond)
     return Interval(math.exp(-width), math.exp(width), sentences)
 
 
-def outside(region: Region, asked: Asked) -> tuple[float, tuple[str, ...]]:
-    """How many doublings something lies outside what was fitted to, of all quantities, and sentences."""
-    beyond, sentences = 0.0, []
-    for name, unit in (
-        ("parameters", "parameters of the model"),
-        ("chips", "chips"),
-        ("tokens", "tokens a step"),
-        ("context", "positions of context"),
-    ):
-        fitted: Range | None = getattr(region, name)
+def around(seconds: float, least: float, found: Interval) -> tuple[float, float]:
+    """From where to where a time lies that is estimated to be `seconds`; none is below its bound, `least`."""
+    return max(least, seconds * found.low), seconds * found.high
+
+
+def widening(beyond: float) -> float:
+    """How many times as wide an interval is `beyond` doublings outside of the region."""
+    return 1 + beyond / 2
+
+
+def outside(region: Mapping[Phase, Region], asked: Asked) -> tuple[float, tuple[str, ...]]:
+    """How many doublings something lies outside what was fitted to, of all quantities, and sentences.
+
+    region: by phase; only the phase that is asked for counts. One that was not fitted to counts as one
+    doubling, and what it has in common with others (all but tokens and context) is held against all of them.
+    """
+    if not region:
+        return 0.0, (NOT_SAID,)
+    beyond, sentences, quantities = 0.0, [], _QUANTITIES
+    seen = [region[asked.phase]] if asked.phase in region else list(region.values())
+    if asked.phase not in region:
+        beyond, sentences = 1.0, [f"phase {asked.phase}, fitted to {', '.join(region)}"]
+        quantities = quantities[:2]
+    for name, unit in quantities:
+        fitted = _span([getattr(each, name) for each in seen])
         value: float = getattr(asked, name)
         if fitted is None or fitted[0] <= value <= fitted[1]:
             continue
         end = fitted[0] if value < fitted[0] else fitted[1]
         beyond += abs(math.log2(value / end))
-        sentences.append(f"{_count(value)} {unit}, fitted to {_span(fitted)}")
-    for name, seen in (("phase", region.phases), ("layout", region.layouts)):
+        sentences.append(f"{format_count(value)} {unit}, fitted to {_from_to(fitted)}")
+    for name, said, field in _KINDS:
         value = getattr(asked, name)
-        if seen and value not in seen:
+        known = dict.fromkeys(kind for each in seen for kind in getattr(each, field))
+        if known and value not in known:
             beyond += 1
-            sentences.append(f"{name} {value}, fitted to {', '.join(seen)}")
+            sentences.append(f"{said.format(value)}, fitted to {', '.join(known)}")
     return beyond, tuple(sentences)
 
 
@@ -91,10 +124,12 @@ def half_width(residuals: Sequence[float], coverage: float = COVERAGE, held_out:
     return low + part * (high - low)
 
 
-def _span(fitted: Range) -> str:
-    low, high = map(_count, fitted)
+def _span(ranges: Sequence[Range | None]) -> Range | None:
+    """From the least to the most of all; None where one does not say."""
+    said = [each for each in ranges if each is not None]
+    return (min(low for low, _ in said), max(high for _, high in said)) if len(said) == len(ranges) else None
+
+
+def _from_to(fitted: Range) -> str:
+    low, high = map(format_count, fitted)
     return low if low == high else f"{low} to {high}"
-
-
-def _count(number: float) -> str:
-    return format_count(number)

@@ -7,19 +7,16 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from partita.cost.expected import asked_of, estimated_seconds
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.measure.fit import Point, fit
-from partita.measure.held_out import leave_out, region_of, with_errors, with_held_out
+from partita.measure.held_out import leave_out, region_of, with_apart, with_held_out
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_layout
 from partita.specs import Formats, Profile, Workload, catalogue_model, parse_cluster
@@ -114,8 +111,7 @@ def refit(name: str) -> Profile:
     )
     profile, unseen = fit(points, template, starts).profile, measured_runs(name, "unseen")
     if unseen:
-        errors = [math.log(run.seconds / run.estimated_seconds(profile)) for run in unseen]
-        return with_errors(profile, np.array(errors))
+        return with_apart(profile, [run.point for run in unseen])
     return with_held_out(profile, leave_out(points, template, starts))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -96,22 +96,28 @@ class Block:
                 groups,
                 row.seconds,
                 lambda profile, i=i: float(self.estimated(profile)[i]),
-                self.asked(row),
+                (self.asked(i),),
             )
             for i, row in enumerate(self.rows)
         )
 
-    def asked(self, row: ServedRow) -> tuple[Asked, Asked]:
-        """The decode step of all clients and one request's prefill, as a profile's region counts them."""
-        decode = Asked(
-            parameters=self.served.setting.model.parameters,
+    def asked(self, i: int) -> Asked:
+        """Of row `i` the decode step, of the sequences that are in memory, as a profile's region counts it.
+
+        Not the prefill: no time of one was fitted to, but its share of the time between two tokens.
+        """
+        row, setting = self.rows[i], self.served.setting
+        return Asked(
+            parameters=setting.model.parameters,
             chips=row.chips,
-            tokens=row.concurrency,
+            tokens=float(self.served.sequences[i]),
             context=row.prompt + row.output // 2,
             phase="decode",
             layout="/".join(LAYOUT),
+            weights=setting.formats.weights,
+            activations=setting.formats.activations,
+            chip=setting.cluster.chip.name,
         )
-        return decode, replace(decode, tokens=row.prompt, context=row.prompt, phase="prefill")
 
 
 def read_rows(lines: Sequence[dict[str, str]]) -> tuple[ServedRow, ...]:

@@ -63,12 +63,13 @@ def _parts(prediction: Prediction, by: By) -> str:
     )
     if by == "bound":
         return at_peak
-    parts = expected(prediction).parts
-    besides = parts.layer_seconds + parts.host_seconds
+    parts = expected(prediction).step_parts
+    besides, idle = parts["layer_seconds"] + parts["host_seconds"], parts["idle_seconds"]
     return (
-        f"estimated {_ms(step_seconds(prediction, by))}: operations {_ms(parts.operation_seconds)}, "
-        f"communication {_ms(parts.communication_seconds)}"
-        f"{f', layers and host {_ms(besides)}' if besides else ''}; at peak {at_peak}"
+        f"estimated {_ms(step_seconds(prediction, by))}: operations "
+        f"{_ms(parts['operation_seconds'])}, communication {_ms(parts['communication_seconds'])}"
+        f"{f', layers and host {_ms(besides)}' if besides else ''}"
+        f"{f', waiting for other stages {_ms(idle)}' if idle else ''}; at peak {at_peak}"
     )
 
 

@@ -65,12 +65,15 @@ def _broken(pair: Pair, prefill: Expected, decode: Expected, question: Question)
     if rate is not None:
         load = server(pair, question.traffic)
         if not load.sustains(rate):
-            slow, fast = (
-                float(1 / (load.prefill_seconds * p + load.decode_seconds * d))
-                for p, d in (
-                    (prefill.interval.high, decode.interval.high),
-                    (prefill.interval.low, decode.interval.low),
+            fast, slow = (
+                float(
+                    1
+                    / (
+                        load.prefill_seconds * p / prefill.total_seconds
+                        + load.decode_seconds * d / decode.step_seconds
+                    )
                 )
+                for p, d in zip(prefill.total_interval, decode.step_interval, strict=True)
             )
             yield (
                 f"estimated {load.requests_per_second:.3g} prompts a second ({slow:.3g} to {fast:.3g}), "

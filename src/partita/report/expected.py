@@ -10,10 +10,19 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from partita.cost.expected import Expected
+from partita.cost.interval import COVERAGE, NOT_SAID
 from partita.cost.prediction import Prediction
+from partita.specs.profile import COVERAGES, Profile
 from partita.specs.units import format_range
 
 NO_PROFILE = "no profile for this cluster: bound only; `partita calibrate` makes one"
+_PARTS = {
+    "operation_seconds": "operations",
+    "communication_seconds": "communication",
+    "layer_seconds": "layers",
+    "host_seconds": "host",
+    "idle_seconds": "waiting for other stages",
+}
 
 
 def step_text(found: Expected | None) -> str:
@@ -27,39 +36,37 @@ def phase_text(found: Expected | None) -> str:
 
 
 def parts(prediction: Prediction) -> dict[str, float]:
-    """Seconds of a step by what takes them; empty where there is no estimate, and they add up to it.
-
-    "operations" is held at the bound where the parts are less.
-    """
+    """Seconds of a step by what takes them (`Expected.step_parts`); empty where there is no estimate."""
     found = prediction.estimate
-    if found is None:
-        return {}
-    whole = found.parts
-    others = {
-        "communication": float(whole.communication_seconds),
-        "layers": float(whole.layer_seconds),
-        "host": whole.host_seconds,
-    }
-    busy = float(whole.step_seconds)
-    waiting = found.step_seconds - busy if prediction.setting.stages > 1 else 0.0
-    operations = found.step_seconds - waiting - sum(others.values())
-    return {"operations": operations, **others, "waiting for other stages": waiting}
+    return {} if found is None else {_PARTS[name]: each for name, each in found.step_parts.items()}
 
 
 def note(found: Sequence[Prediction]) -> Text:
-    """Of phases on one cluster: the profile, and in one sentence everything that it extrapolates."""
+    """Of phases on one cluster: the profile, what its range is, and in one sentence what it extrapolates."""
     estimates = [(p.phase, p.estimate) for p in found if p.estimate is not None]
     if not estimates:
         return Text(NO_PROFILE)
     profile = estimates[0][1].profile
+    return Text(f"Estimated by profile {profile.name}; {_range(profile)}. {_beyond(estimates)}.")
+
+
+def _range(profile: Profile) -> str:
+    """What is known of how often the range holds."""
+    if not profile.residuals:
+        return "nothing was left out of its fit, so the range is a guess"
+    if not profile.coverage:
+        count = profile.held_out or len(profile.residuals)
+        return f"a {COVERAGE:.0%} range, made of {count} measurements left out of its fit"
+    held = dict(zip(COVERAGES, profile.coverage, strict=True))[COVERAGE]
+    return f"a {COVERAGE:.0%} range; of measurements left out of its fit {held:.0%} lay in theirs"
+
+
+def _beyond(estimates: Sequence[tuple[str, Expected]]) -> str:
+    """What the profile had not seen, by phase."""
+    if not estimates[0][1].profile.region:
+        return f"{NOT_SAID[0].upper()}{NOT_SAID[1:]}"
     beyond = {phase: estimate.interval.extrapolated for phase, estimate in estimates}
     said = ", ".join(f"{phase} ({'; '.join(sentences)})" for phase, sentences in beyond.items() if sentences)
-    more = (
-        f"Extrapolated, so the range is wider: {said}."
-        if said
-        else "Nothing is extrapolated: all of it lies within what the profile was fitted to."
-    )
-    return Text(
-        f"Estimated by profile {profile.name}; a range holds 9 of 10 measurements that were left out of its "
-        f"fit. {more}"
-    )
+    if said:
+        return f"Extrapolated, so the range is wider: {said}"
+    return "Nothing is extrapolated: all of it lies within what the profile was fitted to"

@@ -123,8 +123,10 @@ def _series(points: Sequence[Point], by: By, *, mfu: bool, labelled: bool) -> Se
     for point, seconds, value in zip(points, x, y, strict=True):
         expected = point.prediction.estimate
         if by == "estimate" and expected is not None:
-            for end, factor in ((low, expected.interval.low), (high, expected.interval.high)):
-                end.append((seconds * factor, value / factor if mfu else value * factor))
+            around = expected.step_interval if point.prediction.phase == "decode" else expected.total_interval
+            for end, reached in zip((low, high), around, strict=True):
+                factor = reached / seconds
+                end.append((reached, value / factor if mfu else value * factor))
     labels = tuple(_label(point) for point in points) if labelled else ()
     return Series(by, x, y, by, labels=labels, colour=0 if by == "bound" else 1, band=(*low, *reversed(high)))
 

@@ -55,7 +55,7 @@ def operations(prediction: Prediction) -> list[Row]:
     if expected is not None:
         rows += _beside_operations(expected, sum(estimated or ()))
     if prediction.setting.stages > 1:
-        waits = None if expected is None else expected.step_seconds - float(expected.parts.step_seconds)
+        waits = None if expected is None else expected.step_parts["idle_seconds"]
         rows.append(_row("pipeline", "wait", prediction.idle_seconds, waits))
         rows[-1]["share"] = prediction.idle_seconds / whole if whole else 0.0
     return rows

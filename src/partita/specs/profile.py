@@ -11,12 +11,14 @@ special one counts: `switch/all-reduce/share`, else `switch/share`, else `share`
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from partita.specs.formats import Float
 
+Phase = Literal["prefill", "decode"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 LEVELS = ("torus", "switch", "network")
 COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Of which intervals a profile may say how often they held (`Profile.coverage`)."""
@@ -92,7 +94,8 @@ class Constant(BaseModel):
 
 
 class Region(BaseModel):
-    """What a profile was fitted to: from the least to the most of each quantity, and which settings."""
+    """What a profile was fitted to in one phase: from the least to the most of each quantity, and of layouts,
+    formats and chips which ones. What is None or empty is not said."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -103,9 +106,13 @@ class Region(BaseModel):
     """New tokens of all sequences in one step."""
     context: Range | None = None
     """Positions that a query attends to, its own included."""
-    phases: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
     """As `ffn/attention`."""
+    weights: tuple[str, ...] = ()
+    """Their formats."""
+    activations: tuple[str, ...] = ()
+    """Their formats."""
+    chip_names: tuple[str, ...] = ()
 
 
 class LeftOut(BaseModel):
@@ -142,9 +149,13 @@ class Profile(BaseModel):
     """Whether it was fitted to layouts side by side on the same chips, so that plans may be ranked by it."""
     probe_seconds: Finite | None = None
     """Of the probe that says how fast the machine was when `partita calibrate` measured it."""
-    region: Region = Region()
+    region: dict[Phase, Region] = Field(default_factory=dict)
+    """By phase. One that is not in it was not measured; nothing in it: what was fitted to is not said."""
     residuals: tuple[Finite, ...] = ()
-    """Natural logarithms of measured over estimated seconds, of measurements left out of the fit."""
+    """Natural logarithms of measured over estimated seconds, of measurements left out of the fit.
+
+    Each has one: where it was left out in several ways, that of the way that gives the widest interval. Of
+    measurements kept apart that lie outside the region, what is left for within it (`measure.held_out`)."""
     held_out: Annotated[int, Field(gt=1, strict=True)] | None = None
     """How many measurements were left out, where `residuals` has but the sizes of their errors at equal steps
     from the least to the largest, such as every 5%; None: it has all errors."""
@@ -152,7 +163,7 @@ class Profile(BaseModel):
     """At each of `COVERAGES` the share of held-out measurements in intervals made without their setting."""
 
     left_out: dict[str, LeftOut] = Field(default_factory=dict)
-    """By setting: what `residuals` and `coverage` are of."""
+    """By setting: of every way to leave out, that of `residuals` and `coverage` among them."""
 
     @model_validator(mode="after")
     def _errors_are_whole(self) -> Profile:
@@ -167,7 +178,7 @@ class Profile(BaseModel):
         for name, constant in self.constants.items():
             term = term_of(name)
             if term is None:
-                known = [*TERMS, *(f"LEVEL/{name}" for name in LINK_TERMS), "LEVEL/COLLECTIVE/share"]
+                known = [*TERMS, *(f"LEVEL[/COLLECTIVE]/{name}" for name in LINK_TERMS)]
                 raise ValueError(f"{name} is not a constant; accepted are {', '.join(known)}")
             if not term.low <= constant.value <= term.high:
                 raise ValueError(

@@ -55,12 +55,12 @@ def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
     yield f"\n[{prefix}constants]"
     for name, constant in profile.constants.items():
         yield f"{toml_string(name)} = {{ {_constant(constant)} }}"
-    region = profile.region.model_dump(exclude_defaults=True)
-    if region:
-        yield f"\n[{prefix}region]"
-    for name, value in region.items():
-        numbers = all(isinstance(each, float | int) for each in value)
-        yield f"{name} = [{', '.join(f'{each:.15g}' if numbers else toml_string(each) for each in value)}]"
+    for phase, region in profile.region.items():
+        yield f"\n[{prefix}region.{phase}]"
+        for name, value in region.model_dump(exclude_defaults=True).items():
+            numbers = all(isinstance(each, float | int) for each in value)
+            texts = (f"{each:.15g}" if numbers else toml_string(each) for each in value)
+            yield f"{name} = [{', '.join(texts)}]"
 
 
 def _constant(constant: Constant) -> str:

@@ -52,6 +52,9 @@ def test_errors_by_table_are_those_of_the_cells(tables: dict[str, Rows]):
         assert row["median_error"] == pytest.approx(np.median(sizes))
         assert row["p90_error"] == pytest.approx(np.percentile(sizes, 90))
         assert row["worst_error"] == pytest.approx(max(sizes))
+        made = name.startswith("tpu-v5e") and not row["fitted"]  # the interval is made of them
+        inside = [cell.low <= cell.published <= cell.high for cell in group]
+        assert row["inside"] == (None if made else pytest.approx(np.mean(inside)))
 
 
 def test_targets_of_the_two_published_profiles_are_met(tables: dict[str, Rows]):
@@ -92,7 +95,11 @@ def test_settings_left_out_are_those_of_the_profiles(tables: dict[str, Rows]):
         assert sum(row["count"] for row in found) == sum(c.profile == name and c.fitted for c in cells())
     held = {row["profile"]: row for row in table(tables, "Coverage").rows}
     for name, row in held.items():
-        shares = [(r["count"], r["inside"]) for r in rows if r["profile"] == name]
+        mine = [r for r in rows if r["profile"] == name]
+        if name == "h100":  # left out in three ways; the hardest gives the interval
+            mine = [r for r in mine if "chip" in r["setting"]]
+            assert len(mine) == 4
+        shares = [(r["count"], r["inside"]) for r in mine]
         if shares:
             inside = sum(count * share for count, share in shares) / sum(count for count, _ in shares)
             assert row["inside_90"] == pytest.approx(inside, abs=1e-3)

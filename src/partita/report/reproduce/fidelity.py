@@ -25,7 +25,7 @@ def build() -> Exhibit:
         title="Fidelity: published times beside their bounds and estimates",
         caption=(
             "Bound: the roofline at peak rates, which no run can beat. Estimate: the same counts through a "
-            "profile of efficiencies fitted to the cells marked so, with an interval that holds 90% of times "
+            "profile of efficiencies fitted to the cells marked so, with a 90% interval made from times "
             "left out of a fit. Error: estimate over published, less 1. Of cells that were fitted to it says "
             "how well a few constants describe them, of the others how well they foretell.",
             *(f"{name}: {profile(name).source}." for name in profiles),
@@ -72,6 +72,7 @@ def _by_table(found: tuple[Cell, ...]) -> Rows:
 
 def _errors(table: str, fitted: bool, group: list[Cell]) -> dict[str, Any]:
     sizes = np.abs([cell.error for cell in group])
+    inside = [cell.inside for cell in group if cell.inside is not None]  # of a group all or none
     return {
         "table": table,
         "fitted": fitted,
@@ -80,7 +81,7 @@ def _errors(table: str, fitted: bool, group: list[Cell]) -> dict[str, Any]:
         "mean_error": float(np.mean(sizes)),
         "p90_error": float(np.quantile(sizes, 0.9)),
         "worst_error": float(np.max(sizes)),
-        "inside": float(np.mean([cell.inside for cell in group])),
+        "inside": float(np.mean(inside)) if inside else None,
         "least_published_over_bound": min(cell.published / cell.bound for cell in group),
     }
 

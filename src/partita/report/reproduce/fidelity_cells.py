@@ -6,10 +6,10 @@ Knows where published times are kept and how each is priced; nothing about how t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
-from partita.cost.interval import Asked, interval
+from partita.cost.interval import around, interval
 from partita.cost.prediction import Prediction
 from partita.measure import served_points
 from partita.measure.refit import measured_runs
@@ -32,6 +32,8 @@ class Cell:
     low: float
     high: float
     published: float
+    gave_interval: bool = False
+    """Whether it was kept apart from the fit and the interval is made of it and its like."""
 
     @property
     def error(self) -> float:
@@ -39,8 +41,9 @@ class Cell:
         return self.estimate / self.published - 1
 
     @property
-    def inside(self) -> bool:
-        return self.low <= self.published <= self.high
+    def inside(self) -> bool | None:
+        """Whether it is in the interval; None where that says nothing, since the interval is made of it."""
+        return None if self.gave_interval else self.low <= self.published <= self.high
 
 
 @cache
@@ -54,7 +57,8 @@ def _runs(name: str) -> Iterator[Cell]:
         for each in measured_runs(name, which):
             model, phases = each.predictions[0].setting.model.name, [p.phase for p in each.predictions]
             what = f"{model} {' and '.join(phases)}, batch {each.batch}"
-            yield _cell(f"{name}: {each.group}", what, fitted, each.predictions, each.seconds)
+            found = _cell(f"{name}: {each.group}", what, fitted, each.predictions, each.seconds)
+            yield replace(found, gave_interval=not fitted)
 
 
 def _figure1() -> Iterator[Cell]:
@@ -85,17 +89,10 @@ def _cell(table: str, name: str, fitted: bool, parts: tuple[Prediction, ...], se
 def _served() -> Iterator[Cell]:
     profile = catalogue_profile(served_points.NAME)
     for block in served_points.published():
-        bounds, model = block.served.bound_seconds(), block.served.setting.model
-        for row, bound, estimate in zip(block.rows, bounds, block.estimated(profile), strict=True):
-            asked = Asked(
-                parameters=model.parameters,
-                chips=row.chips,
-                tokens=row.concurrency,
-                context=row.prompt + row.output // 2,
-                phase="decode",
-                layout="/".join(served_points.LAYOUT),
-            )
-            around = interval(profile, asked)
+        bounds = block.served.bound_seconds()
+        timed = zip(block.rows, bounds, block.estimated(profile), strict=True)
+        for i, (row, bound, estimate) in enumerate(timed):
+            low, high = around(float(estimate), float(bound), interval(profile, block.asked(i)))
             yield Cell(
                 table=f"h100: served {row.model}, {row.engine}",
                 name=f"{row.weights} on {row.chips} {row.chip}, {row.concurrency} clients, "
@@ -104,7 +101,7 @@ def _served() -> Iterator[Cell]:
                 fitted=True,
                 bound=float(bound),
                 estimate=float(estimate),
-                low=float(estimate) * around.low,
-                high=float(estimate) * around.high,
+                low=low,
+                high=high,
                 published=row.seconds,
             )

@@ -89,8 +89,8 @@ def main() -> None:
             console.print(table(phase), *summary(phase), sep="\n")
         found.append(as_json(settings[0], phases))
     console.print(
-        f"\nestimates by the second calibration: {statistics.median(apart):.1%} apart from those by the first "
-        f"in the median of {len(apart)}, {max(apart):.1%} at most"
+        f"\nestimates by the second calibration: {statistics.median(apart):.1%} apart from those by the "
+        f"first in the median of {len(apart)}, {max(apart):.1%} at most"
     )
     if asked.json is not None:
         asked.json.write_text(json.dumps({"clocks": found, "calibrations_apart": apart}, indent=1) + "\n")

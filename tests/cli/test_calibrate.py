@@ -4,9 +4,11 @@ import json
 from itertools import islice
 
 import pytest
+from jsonschema import Draft202012Validator
 from tests.cli.conftest import Partita
 
 from partita.measure.calibrate import collectives, layers, matmul
+from partita.report.schemas import json_schema
 
 
 @pytest.fixture
@@ -68,7 +70,13 @@ def test_what_it_writes_is_planned_for(partita: Partita, tmp_path, monkeypatch):
     ran = partita("calibrate", "--devices", 2, "--seconds", 1, "--save", path, "--json")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
+    Draft202012Validator(json_schema("calibration-1")).validate(found)
     assert found["schema"] == "partita.calibration/1"
+    assert {rate["unit"] for rate in found["rates"]} == {"FLOP/s", "bytes/s"}
+    peaks = found["cluster"]["chip"]
+    for rate in found["rates"]:  # a peak is never below what was reached
+        most = max(peaks["peak_flops"].values()) if rate["unit"] == "FLOP/s" else peaks["hbm_bandwidth"]
+        assert 0 < rate["per_second"] <= most
     assert found["cluster"]["name"] == "here"
     assert found["measurements"].keys() == {"matmul", "collective", "layered"}
     for each in (row for rows in found["measurements"].values() for row in rows):

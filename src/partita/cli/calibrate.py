@@ -55,7 +55,7 @@ def command(
     if json:
         show_json(as_json(found))
         return
-    show(measurements(found), constants(found))
+    show(rates(found), measurements(found), constants(found))
     if save is None:
         show("--save here.toml keeps this cluster; partita plan MODEL --on here.toml plans for it")
     else:
@@ -79,7 +79,18 @@ def as_json(found: Calibration) -> dict[str, Any]:
             ]
             for kind, residuals in found.residuals.items()
         },
+        "rates": [rate._asdict() for rate in found.rates],
     }
+
+
+def rates(found: Calibration) -> Table:
+    """What a device reached of arithmetic and of memory, all at work together."""
+    from partita.report.tables import columns
+
+    table = columns("each device", "reached", right=("reached",))
+    for rate in found.rates:
+        table.add_row(rate.what, f"{rate.per_second / 1e9:.3g} G{rate.unit.replace('bytes', 'B')}")
+    return table
 
 
 def measurements(found: Calibration) -> Table:

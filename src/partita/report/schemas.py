@@ -1,5 +1,5 @@
-"""JSON Schemas of what `--json` prints and `--save` writes: in `schemas/` prediction-1.json, plan-1.json and
-clock-1.json.
+"""JSON Schemas of what `--json` prints and `--save` writes: in `schemas/` prediction-1.json, plan-1.json,
+clock-1.json and calibration-1.json.
 
 They are open: more keys may be added to an object, none renamed or dropped within a version. Every number has
 a `unit`. Knows nothing about how the objects are made.
@@ -13,7 +13,7 @@ from typing import Any
 
 from partita.errors import InputError
 
-NAMES = ("prediction-1", "plan-1", "clock-1")
+NAMES = ("prediction-1", "plan-1", "clock-1", "calibration-1")
 """Of the schemas; the form `partita.plan/1` is `plan-1`. A plan refers to the schema of predictions."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple
@@ -51,12 +51,21 @@ class Residual(NamedTuple):
         return self.estimated_seconds / self.measured_seconds - 1
 
 
+class Rate(NamedTuple):
+    """What one device reached while all worked at once."""
+
+    what: str
+    per_second: float
+    unit: str
+
+
 @dataclass(frozen=True)
 class Calibration:
     """A cluster that is the machine, and how its profile fits what was measured, by kind of measurement."""
 
     cluster: Cluster
     residuals: dict[str, list[Residual]]
+    rates: list[Rate]
 
 
 def calibrate(
@@ -122,7 +131,16 @@ def fitted(
     for key, point in points.items():
         residual = Residual(point.label, point.seconds, point.seconds_by(profile))
         residuals.setdefault(type(key).__name__.lower(), []).append(residual)
-    return Calibration(bare.model_copy(update={"profile": profile}), residuals)
+    return Calibration(bare.model_copy(update={"profile": profile}), residuals, list(_rates(timed)))
+
+
+def _rates(timed: dict[Key, Timed]) -> Iterator[Rate]:
+    """Of matmuls and of reading memory, whether a constant is fitted to them or not."""
+    for key, t in timed.items():
+        if isinstance(key, matmul.Matmul):
+            yield Rate(str(key), key.entry.flops * key.layers / t.seconds, "FLOP/s")
+        elif isinstance(key, memory.Read):
+            yield Rate(str(key), key.bytes * key.times / t.seconds, "bytes/s")
 
 
 def cluster_of(here: Machine, timed: dict[Key, Timed], name: str) -> Cluster:

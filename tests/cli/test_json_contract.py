@@ -12,6 +12,7 @@ PALM = ("palm-540b", "--on", "tpu-v4:4x4x4")
 PREDICT = ("predict", *PALM, "--phase", "decode", "--mesh", "x=4,y=4,z=4", "--ffn", "ws2d")
 NUMBER = (int, float)
 COLLECTIVES = {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute"}
+PARTS = ("operation_seconds", "communication_seconds", "layer_seconds", "host_seconds", "idle_seconds")
 
 
 def check_prediction(found: dict[str, Any], phase: str) -> None:
@@ -66,6 +67,11 @@ def check_estimate(found: dict[str, Any]) -> None:
     for whole, around in (("step_seconds", "interval"), ("total_seconds", "total_interval")):
         low, high = estimate[around]
         assert 0 < low < estimate[whole] < high
+    parts = [estimate[part] for part in PARTS]
+    assert all(part >= 0 for part in parts)
+    assert sum(parts) == pytest.approx(estimate["step_seconds"])
+    assert estimate["interval"][0] >= found["bound"]["step_seconds"]
+    assert estimate["total_interval"][0] >= found["bound"]["total_seconds"]
     assert all(isinstance(sentence, str) for sentence in estimate["extrapolated"])
     cost = found["chips"] * estimate["step_seconds"] / tokens
     assert found["chip_seconds_per_token"] == pytest.approx(cost)

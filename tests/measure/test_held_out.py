@@ -39,6 +39,19 @@ ASKED = Asked(
 )
 
 
+REGION = Region(
+    parameters=(8e9, 8e9),
+    chips=(8, 8),
+    tokens=(64, 64),
+    context=(100, 100),
+    layouts=("ws1d/heads",),
+    weights=("bf16",),
+    activations=("bf16",),
+    chip_names=("h100",),
+)
+"""Of `ASKED`."""
+
+
 def test_errors_are_of_fits_that_had_not_seen_the_setting():
     """One setting is twice as slow as all others say."""
     made = {name: Constant(value=value, fixed="made") for name, value in TRUE.items()}
@@ -59,7 +72,7 @@ def test_errors_are_of_fits_that_had_not_seen_the_setting():
 def left(group: str, errors: list[float], chips: float = 8, way: int = 0) -> Unseen:
     asked = (Asked(**{**vars(ASKED), "chips": chips}),)
     points = tuple(Point("", (group,), 1.0, lambda profile: 1.0, asked) for _ in errors)
-    return Unseen(group, points, {"decode": Region(chips=(8, 8))}, np.array(errors), way)
+    return Unseen(group, points, {"decode": REGION}, np.array(errors), way)
 
 
 def test_a_setting_is_judged_by_the_errors_of_the_others():
@@ -123,7 +136,7 @@ def test_each_way_leaves_out_its_own():
 
 def test_errors_kept_apart_are_of_the_region():
     """Half as wide again on twice the chips, so such an error counts for two thirds."""
-    profile = TEMPLATE.model_copy(update={"region": {"decode": Region(chips=(8, 8))}})
+    profile = TEMPLATE.model_copy(update={"region": {"decode": REGION}})
     points = [
         Point("", (), 1.3, lambda profile: 1.0, (Asked(**{**vars(ASKED), "chips": chips}),))
         for chips in (8, 16)

@@ -30,14 +30,18 @@ CONSTANT = st.floats(0.05, 1.0).map(fitted) | NAME.map(lambda why: Constant(valu
 CONSTANTS = st.dictionaries(
     st.sampled_from(["matmul_share", "memory_share", "switch/share", "torus/all-to-all/share"]), CONSTANT
 )
-RANGE = st.tuples(SECONDS, SECONDS) | st.none()
+RANGE = st.tuples(SECONDS, SECONDS).map(sorted).map(tuple)
+KINDS = st.lists(NAME, min_size=1, max_size=2).map(tuple)
 REGION = st.builds(
     Region,
     parameters=RANGE,
     chips=RANGE,
+    tokens=RANGE,
     context=RANGE,
-    layouts=st.lists(NAME, max_size=2).map(tuple),
-    weights=st.lists(NAME, max_size=2).map(tuple),
+    layouts=KINDS,
+    weights=KINDS,
+    activations=KINDS,
+    chip_names=KINDS,
 )
 LEFT = st.builds(
     LeftOut, count=st.integers(1, 10**6), median=SECONDS, worst=SECONDS, inside=st.floats(0.0, 1.0)

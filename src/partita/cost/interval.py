@@ -2,8 +2,8 @@
 
 Within the region a profile was fitted to, 90% of measurements whose whole setting was left out of the fit lie
 within the interval (split conformal prediction on the size of the logarithmic error). Outside it is wider by
-half for every doubling of a quantity beyond the region and for every phase or layout that the fit had not
-seen: a convention, checked by `Profile.coverage`. Knows nothing about how the estimate was made.
+half for every doubling of a quantity beyond the region and for every phase, layout, format or chip that the
+fit had not seen: a convention, checked by `Profile.coverage`. Knows nothing about how the estimate was made.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.specs.profile import Phase, Profile, Range, Region
+from partita.specs.profile import Phase, Profile, Region
 from partita.specs.units import format_count
 
 COVERAGE = 0.9
@@ -89,17 +89,15 @@ def outside(region: Mapping[Phase, Region], asked: Asked) -> tuple[float, tuple[
         beyond, sentences = 1.0, [f"phase {asked.phase}, fitted to {', '.join(region)}"]
         quantities = quantities[:2]
     for name, unit in quantities:
-        fitted = _span([getattr(each, name) for each in seen])
-        value: float = getattr(asked, name)
-        if fitted is None or fitted[0] <= value <= fitted[1]:
-            continue
-        end = fitted[0] if value < fitted[0] else fitted[1]
-        beyond += abs(math.log2(value / end))
-        sentences.append(f"{format_count(value)} {unit}, fitted to {_from_to(fitted)}")
+        lows, highs = zip(*(getattr(each, name) for each in seen), strict=True)
+        low, high, value = min(lows), max(highs), getattr(asked, name)
+        if not low <= value <= high:
+            beyond += abs(math.log2(value / (low if value < low else high)))
+            sentences.append(f"{format_count(value)} {unit}, fitted to {_from_to(low, high)}")
     for name, said, field in _KINDS:
         value = getattr(asked, name)
         known = dict.fromkeys(kind for each in seen for kind in getattr(each, field))
-        if known and value not in known:
+        if value not in known:
             beyond += 1
             sentences.append(f"{said.format(value)}, fitted to {', '.join(known)}")
     return beyond, tuple(sentences)
@@ -124,12 +122,6 @@ def half_width(residuals: Sequence[float], coverage: float = COVERAGE, held_out:
     return low + part * (high - low)
 
 
-def _span(ranges: Sequence[Range | None]) -> Range | None:
-    """From the least to the most of all; None where one does not say."""
-    said = [each for each in ranges if each is not None]
-    return (min(low for low, _ in said), max(high for _, high in said)) if len(said) == len(ranges) else None
-
-
-def _from_to(fitted: Range) -> str:
-    low, high = map(format_count, fitted)
-    return low if low == high else f"{low} to {high}"
+def _from_to(low: float, high: float) -> str:
+    first, last = format_count(low), format_count(high)
+    return first if first == last else f"{first} to {last}"

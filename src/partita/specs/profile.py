@@ -26,6 +26,7 @@ COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "coll
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Range = tuple[Finite, Finite]
+Kinds = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class Term(NamedTuple):
@@ -95,24 +96,32 @@ class Constant(BaseModel):
 
 class Region(BaseModel):
     """What a profile was fitted to in one phase: from the least to the most of each quantity, and of layouts,
-    formats and chips which ones. What is None or empty is not said."""
+    formats and chips which ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    parameters: Range | None = None
+    parameters: Range
     """Of the model."""
-    chips: Range | None = None
-    tokens: Range | None = None
+    chips: Range
+    tokens: Range
     """New tokens of all sequences in one step."""
-    context: Range | None = None
+    context: Range
     """Positions that a query attends to, its own included."""
-    layouts: tuple[str, ...] = ()
+    layouts: Kinds
     """As `ffn/attention`."""
-    weights: tuple[str, ...] = ()
+    weights: Kinds
     """Their formats."""
-    activations: tuple[str, ...] = ()
+    activations: Kinds
     """Their formats."""
-    chip_names: tuple[str, ...] = ()
+    chip_names: Kinds
+
+    @model_validator(mode="after")
+    def _ranges_rise(self) -> Region:
+        for name in ("parameters", "chips", "tokens", "context"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise ValueError(f"{name} needs the least, above 0, and the most: {low:g}, {high:g}")
+        return self
 
 
 class LeftOut(BaseModel):

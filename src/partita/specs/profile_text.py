@@ -57,7 +57,7 @@ def _lines(profile: Profile, table: str, named: bool) -> Iterator[str]:
         yield f"{toml_string(name)} = {{ {_constant(constant)} }}"
     for phase, region in profile.region.items():
         yield f"\n[{prefix}region.{phase}]"
-        for name, value in region.model_dump(exclude_defaults=True).items():
+        for name, value in region.model_dump().items():
             numbers = all(isinstance(each, float | int) for each in value)
             texts = (f"{each:.15g}" if numbers else toml_string(each) for each in value)
             yield f"{name} = [{', '.join(texts)}]"

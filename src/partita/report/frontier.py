@@ -23,7 +23,7 @@ PHASES: tuple[Phase, ...] = ("decode", "prefill")
 _TIMES = {"decode": "seconds per generated token (one step)", "prefill": "seconds per prefill"}
 _BOUND = "Bounds: no run that waits for its communication is faster or cheaper."
 _ESTIMATE = (
-    "Estimates, in a band that holds 9 of 10 measurements left out of their profile's fit, beside the "
+    "Estimates, in a band of their 90% ranges, beside the "
     "bounds of the same layouts, which no run that waits for its communication beats."
 )
 

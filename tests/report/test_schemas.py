@@ -132,7 +132,7 @@ def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_key_is_described_and_every_number_has_a_unit(name: str):
     found = list(subschemas(json_schema(name)))
-    assert len(found) > 30
+    assert len(found) > 10
     for schema in found:
         assert schema.get("description"), schema
         kinds = schema.get("type", "")

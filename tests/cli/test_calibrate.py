@@ -1,6 +1,8 @@
 """`partita calibrate`: refuses bad input before it measures, and writes a file that `plan` takes."""
 
 import json
+import subprocess
+import sys
 from itertools import islice
 
 import pytest
@@ -53,6 +55,20 @@ def test_an_interrupt_leaves_the_old_file(partita: Partita, tmp_path, monkeypatc
     assert partita("calibrate", "--devices", 2, "--save", path).code == 130
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_it_makes_the_devices_it_is_asked_for():
+    """In a process of its own, where nothing has asked JAX for devices yet."""
+    code = (
+        "import sys, partita.measure.calibrate.run as run\n"
+        "run.calibrate = lambda devices, *_: sys.exit(40 + len(devices))\n"
+        "from partita.cli.main import run\n"
+        "run(['calibrate', '--devices', '3', '--seconds', '1'])\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 43, ran.stderr
 
 
 def test_what_it_writes_is_planned_for(partita: Partita, tmp_path, monkeypatch):

@@ -47,7 +47,7 @@ def changed(file: Path, old: str, new: str) -> None:
         (("--seconds", 1e4), "seconds", 10000.0, "1 to 3600"),
         (("--seconds", "nan"), "seconds", "nan", "1 to 3600"),
         (("--dtype", "int8"), "dtype", "int8", "f32, bf16"),
-        (("--dtype", "bf16"), "activations", "bf16", "thread has no peak for it; it has f32"),
+        (("--dtype", "bf16"), "dtype", "bf16", "here has no peak for it; accepted here: f32"),
         (("--mesh", "x=3"), "mesh", "x=3", "its size must be that of here, 2"),
         (("--mesh", "x"), "mesh", "x", "accepted are name=size pairs"),
         (("--devices", 4), "mesh", "2 chips", "must be the device count, 4"),
@@ -100,7 +100,7 @@ def test_a_model_that_does_not_run_or_fits_nowhere(partita: Partita, tiny: Path,
     changed(here, f"hbm_bytes = {CLUSTER.chip.hbm_bytes}", "hbm_bytes = 1000")
     error = refused(partita, "verify", tiny, "--clock", "--on", here)
     assert (error["field"], error["value"]) == ("model", str(tiny))
-    assert error["message"] == "fits here in no layout of this mesh"
+    assert error["message"] == f"fits {here} in no layout of mesh x=2"
     error = refused(partita, "verify", tiny, "--clock", "--on", here, "--ffn", "ws1d")
     assert error["message"] == "does not fit here in prefill's layout ws1d/batch"
 
@@ -149,4 +149,4 @@ def test_people_see_a_row_for_each_layout_and_what_it_comes_to(partita: Partita,
     assert shown.count("within the 90% interval") == 2
     assert "pick" in shown
     assert "Estimated by the profile here before anything was measured;" in shown
-    assert "by the probe it is 100% faster now, and times are scaled by that" in shown
+    assert "The probe ran 100% faster than at calibration, which no time here is corrected by." in shown

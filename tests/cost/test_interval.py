@@ -134,3 +134,11 @@ def test_sizes_at_equal_steps_stand_for_all_errors():
 def test_a_lower_coverage_is_a_narrower_interval():
     errors = [0.01 * i for i in range(1, 20)]
     assert [half_width(errors, p) for p in (0.5, 0.75, 0.95)] == pytest.approx([0.1, 0.15, 0.19])
+
+
+def test_an_interval_as_wide_as_can_be_is_still_one():
+    """However far off the errors were that somebody wrote down."""
+    for residuals in ((1000.0,) * 20, (-700.0, 700.0), (1e300, 1e300)):
+        found = interval(Profile(name="made", source="here", constants={}, residuals=residuals), asked())
+        assert 0 < found.low < 1e-6
+        assert 1e6 < found.high < math.inf

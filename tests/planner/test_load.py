@@ -66,7 +66,8 @@ def test_one_prompt_takes_its_prefill_and_the_switch_of_its_cache():
         here.model, here.cluster, here.mesh, here.formats, here.workload.resized(prompt=prompt)
     )
     phases = (pair.prefill, pair.decode)
-    moved = Pair(*(predict(given, p.phase, p.layout.roles, p.layout.storage) for p in phases))
+    prefill, decode = (predict(given, p.phase, p.layout.roles, p.layout.storage) for p in phases)
+    moved = Pair(prefill, decode)
     assert moved.switch_seconds > 0
     found = server(pair, Traffic.of(prompt, 64))
     assert found.prefill_seconds == pytest.approx(

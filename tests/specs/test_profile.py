@@ -159,3 +159,26 @@ def test_a_file_of_a_cluster_may_name_one_of_the_catalogue(tmp_path: Path):
     file.write_text(f'chip = "a100-80g"\n{FABRIC}{wrong}')
     with pytest.raises(InputError, match="profile"):
         parse_cluster(str(file))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"probe_seconds": 0},
+        {"probe_seconds": -1.0},
+        {"coverage": [0.5, 0.6, 0.7, 0.8, 1.2]},
+        {"coverage": [-0.1, 0.6, 0.7, 0.8, 0.9]},
+        {"left_out": {"a": {"count": 1, "median": -0.1, "worst": 0.2, "inside": 1.0}}},
+        {"left_out": {"a": {"count": 1, "median": 0.1, "worst": 0.2, "inside": 1.5}}},
+        {"constants": {"matmul_share": {"value": "0.5", "fixed": "text"}}},
+        {"constants": {"matmul_share": {"value": True, "fixed": "a truth value"}}},
+        {"compares": "yes"},
+        {"compares": 1},
+    ],
+    ids=str,
+)
+def test_what_is_no_such_number_is_refused(wrong: dict):
+    whole = {"name": "made", "source": "here", "constants": {}}
+    Profile.model_validate(whole)
+    with pytest.raises(ValidationError):
+        Profile.model_validate(whole | wrong)

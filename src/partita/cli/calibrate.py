@@ -42,9 +42,10 @@ def command(
     from partita.engine.devices import devices_for
     from partita.measure.calibrate.run import calibrate
 
+    # devices are made before anything else asks JAX what there is
+    chosen = jax.devices() if devices is None else devices_for(devices, devices)
     if jax.process_count() > 1:
         raise InputError("devices", f"{jax.process_count()} processes", "one process is measured at a time")
-    chosen = jax.devices() if devices is None else devices_for(devices, devices)
     with progress_bar() as progress:
         found = calibrate(chosen, save.stem if save else "here", seconds, progress)
     from partita.specs.cluster_text import cluster_toml

@@ -81,6 +81,9 @@ def _predictions(asked: Clocking) -> list[Prediction]:
     cluster = parse_cluster(asked.on)
     if cluster.profile is None:
         raise InputError("on", asked.on, "has no profile to estimate by; partita calibrate --save writes one")
+    if asked.dtype not in cluster.chip.peak_flops:
+        known = ", ".join(name for name in ("f32", "bf16") if name in cluster.chip.peak_flops)
+        raise InputError("dtype", asked.dtype, f"{cluster.name} has no peak for it; accepted here: {known}")
     from partita.planner.survey import mesh_of, survey
     from partita.sharding.mesh import parse_mesh
 
@@ -104,7 +107,7 @@ def _predictions(asked: Clocking) -> list[Prediction]:
             layout = f"{short.phase}'s layout {short.layout.roles}"
             raise InputError("model", asked.model, f"does not fit {cluster.name} in {layout}")
     if not found:
-        raise InputError("model", asked.model, f"fits {cluster.name} in no layout of this mesh")
+        raise InputError("model", asked.model, f"fits {asked.on} in no layout of mesh {mesh}")
     return found
 
 

@@ -46,11 +46,18 @@ app.command("reproduce")(reproduce.command)
 app.command("glossary")(glossary.command)
 app.command("demo")(demo.command)
 
+_STOPPED = 130
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command line and exits."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    sys.exit(run(arguments))
+    code = run(arguments)
+    if code == _STOPPED:  # whatever still compiles or runs in other threads is not waited for
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -67,7 +74,7 @@ def run(arguments: list[str]) -> int:
         return _refuse(usage_error(error, arguments), arguments)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        return 130
+        return _STOPPED
     except BrokenPipeError:  # whoever read the output has gone; nothing is left to tell them
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

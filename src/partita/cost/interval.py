@@ -16,6 +16,8 @@ from partita.specs.profile import Phase, Profile, Region
 from partita.specs.units import format_count
 
 COVERAGE = 0.9
+_WIDEST = 20.0
+"""Logarithmic half-width taken at most: beyond a factor of a few hundred million nothing is said anyway."""
 _FEWEST = 0.25
 """Logarithmic half-width taken at least where too few measurements were left out to give a quantile."""
 NOT_SAID = "what it was fitted to is not said"
@@ -61,7 +63,7 @@ class Asked:
 def interval(profile: Profile, asked: Asked) -> Interval:
     """The interval of an estimate by `profile`."""
     beyond, sentences = outside(profile.region, asked)
-    width = half_width(profile.residuals, held_out=profile.held_out) * widening(beyond)
+    width = min(half_width(profile.residuals, held_out=profile.held_out) * widening(beyond), _WIDEST)
     return Interval(math.exp(-width), math.exp(width), sentences)
 
 

@@ -24,7 +24,8 @@ COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Of which intervals a profile may say how often they held (`Profile.coverage`)."""
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Share = Annotated[Finite, Field(ge=0, le=1)]
 Range = tuple[Finite, Finite]
 Kinds = Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -130,10 +131,10 @@ class LeftOut(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     count: Annotated[int, Field(gt=0, strict=True)]
-    median: Finite
+    median: Annotated[Finite, Field(ge=0)]
     """Of the sizes of the logarithmic errors."""
-    worst: Finite
-    inside: Finite
+    worst: Annotated[Finite, Field(ge=0)]
+    inside: Share
     """The share of its times in the 90% interval that all others give."""
 
 
@@ -154,9 +155,9 @@ class Profile(BaseModel):
     reduce: Float | None = None
     """Format in which the runtime sends partial sums, where that is known, whatever a plan asks of another
     runtime. None: as the plan says."""
-    compares: bool = False
+    compares: Annotated[bool, Field(strict=True)] = False
     """Whether it was fitted to layouts side by side on the same chips, so that plans may be ranked by it."""
-    probe_seconds: Finite | None = None
+    probe_seconds: Annotated[Finite, Field(gt=0)] | None = None
     """Of the probe that says how fast the machine was when `partita calibrate` measured it."""
     region: dict[Phase, Region] = Field(default_factory=dict)
     """By phase. One that is not in it was not measured; nothing in it: what was fitted to is not said."""
@@ -168,7 +169,7 @@ class Profile(BaseModel):
     held_out: Annotated[int, Field(gt=1, strict=True)] | None = None
     """How many measurements were left out, where `residuals` has but the sizes of their errors at equal steps
     from the least to the largest, such as every 5%; None: it has all errors."""
-    coverage: tuple[Finite, ...] = ()
+    coverage: tuple[Share, ...] = ()
     """At each of `COVERAGES` the share of held-out measurements in intervals made without their setting."""
 
     left_out: dict[str, LeftOut] = Field(default_factory=dict)

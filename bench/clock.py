@@ -71,7 +71,7 @@ def main() -> None:
         console.print(f"{turn} calibration: {time.perf_counter() - start:.0f} s")
     shape = mesh_of(clusters[0].shape)
     dtype = "f32" if jax.default_backend() == "cpu" else "bf16"
-    formats = Formats.model_validate(dict.fromkeys(("weights", "activations", "kv"), dtype))
+    formats = Formats.all_in(dtype)
     found, apart = [], []
     for model in MODELS:
         workload = Workload(prompt=16, output=1, batch=8, context=32)

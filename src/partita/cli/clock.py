@@ -91,7 +91,7 @@ def _predictions(asked: Clocking) -> list[Prediction]:
     run = None if asked.run is None else asked.run(str(mesh))
     mesh = mesh if run is None else run.mesh
     model, dtype = o.read_model(asked.model), asked.dtype
-    formats = Formats.model_validate(dict.fromkeys(("weights", "activations", "kv"), dtype))
+    formats = Formats.all_in(dtype)
     workload = Workload(prompt=asked.prompt, output=1, batch=asked.batch, context=asked.context)
     setting = Setting(model, cluster, mesh, formats, workload)
     from partita.engine.requests import check_model

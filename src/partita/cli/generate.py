@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from partita.cli import options as o
-from partita.cli.output import progress_console, show_json
+from partita.cli.output import progress_bar, show_json
 from partita.errors import InputError
 from partita.specs.formats import Formats
 
@@ -82,8 +81,8 @@ def load_engine(
     chosen = devices_for(run.mesh.chips, devices)
     from partita.engine.engine import Engine
 
-    formats = Formats.model_validate(dict.fromkeys(("weights", "activations", "kv"), dtype))
-    with _bar("placing weights") as progress:
+    formats = Formats.all_in(dtype)
+    with progress_bar() as tell:
         return Engine(
             checkpoint,
             run.mesh,
@@ -91,29 +90,8 @@ def load_engine(
             run.decode,
             formats=formats,
             devices=chosen,
-            progress=progress,
+            progress=lambda done, of: tell("placing weights", done, of),
         )
-
-
-def _bar(what: str):
-    console = progress_console()
-    if not console.is_terminal:
-        return nullcontext()
-    from contextlib import contextmanager
-
-    from rich.progress import Progress
-
-    @contextmanager
-    def shown():
-        with Progress(console=console, transient=True) as bar:
-            task = bar.add_task(what, total=None)
-
-            def update(done: int, total: int) -> None:
-                bar.update(task, completed=done, total=total)
-
-            yield update
-
-    return shown()
 
 
 def prompt_of(

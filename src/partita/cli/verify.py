@@ -79,7 +79,7 @@ def command(
         run = running(plan, mesh, None, ffn, attention, prefill_ffn, prefill_attention)
         shape, pairs = run.mesh, [(run.prefill, run.decode)]
     described = o.read_model(model)
-    formats = Formats.model_validate(dict.fromkeys(("weights", "activations", "kv"), dtype))
+    formats = Formats.all_in(dtype)
     from partita.engine.devices import devices_for
 
     chosen = devices_for(shape.chips, devices)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from partita.cost.bound import bound
-from partita.cost.estimate import estimate
+from partita.cost.estimate import estimate, sending_seconds
 from partita.cost.ledger import Ledger, Number
 from partita.cost.setting import Setting, slowest_axis
 from partita.specs.profile import Profile
@@ -62,6 +62,4 @@ class EstimateClock:
 
     def hop_seconds(self, sent_bytes: Number) -> Number:
         level = self.setting.cluster.fabric[slowest_axis(self.setting.cluster)].kind
-        share = self.profile.link("share", level, "collective-permute")
-        start = self.profile.link("message_seconds", level, "collective-permute")
-        return start + sent_bytes / (self.setting.hop_bandwidth * share)
+        return sending_seconds(sent_bytes / self.setting.hop_bandwidth, level, self.profile)

@@ -119,9 +119,17 @@ def message_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
     found: Number = 0
     ways = 2 if entry.kind == "all-reduce" else 1
     for index, (level, chips) in enumerate(zip(links.levels, links.span(entry.axes), strict=True)):
-        hops = links.hops(index, entry.axes) if entry.kind != "collective-permute" else (chips > 1) * 1
         start = profile.link("message_seconds", level.kind, entry.kind) * (chips > 1)
-        if level.kind == "torus" and entry.kind != "collective-permute":
+        if entry.kind == "collective-permute":
+            hops = (chips > 1) * 1
+        else:
+            hops = links.hops(index, entry.axes)
             start = start * links.starts(index, entry.axes)
         found = found + start + profile.link("hop_seconds", level.kind, entry.kind) * hops * ways
     return found * (np.asarray(entry.messages) > 0)
+
+
+def sending_seconds(least_seconds: Number, level: str, profile: Profile) -> Number:
+    """Of one message to one other chip over links of a level, which at peak take `least_seconds`."""
+    share, start = (profile.link(name, level, "collective-permute") for name in ("share", "message_seconds"))
+    return start + least_seconds / share

@@ -49,6 +49,6 @@ def load(
         open_checkpoint(model),
         shape,
         *roles,
-        formats=Formats.model_validate(dict.fromkeys(("weights", "activations", "kv"), dtype)),
+        formats=Formats.all_in(dtype),
         devices=devices_for(shape.chips, devices),
     )

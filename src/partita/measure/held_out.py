@@ -80,6 +80,14 @@ def coverages(found: Sequence[Unseen]) -> tuple[float, ...]:
     return tuple(float(np.mean(np.concatenate(foretold(found, level)))) for level in COVERAGES)
 
 
+def unfitted(known: Profile, points: Sequence[Point]) -> Profile:
+    """What a new fit to points keeps of a profile: its words and what is fixed; the region is the points'."""
+    fixed = {name: constant for name, constant in known.constants.items() if constant.fixed is not None}
+    return known.model_copy(
+        update={"constants": fixed, "region": region_of(points), "coverage": (), "left_out": {}}
+    )
+
+
 def with_held_out(profile: Profile, found: Sequence[Unseen]) -> Profile:
     """The profile with its held-out errors, of the hardest way, and what share of them intervals hold.
 

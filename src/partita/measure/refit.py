@@ -16,7 +16,7 @@ from typing import Any
 from partita.cost.expected import asked_of, estimated_seconds
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.measure.fit import Point, fit
-from partita.measure.held_out import leave_out, region_of, with_apart, with_held_out
+from partita.measure.held_out import leave_out, unfitted, with_apart, with_held_out
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_layout
 from partita.specs import Formats, Profile, Workload, catalogue_model, parse_cluster
@@ -104,11 +104,8 @@ def refit(name: str) -> Profile:
     are theirs.
     """
     runs, known, starts = measured_runs(name), catalogue_profile(name), STARTS[name]
-    fixed = {key: constant for key, constant in known.constants.items() if constant.fixed is not None}
     points = [run.point for run in runs]
-    template = known.model_copy(
-        update={"constants": fixed, "region": region_of(points), "coverage": (), "left_out": {}}
-    )
+    template = unfitted(known, points)
     profile, unseen = fit(points, template, starts).profile, measured_runs(name, "unseen")
     if unseen:
         return with_apart(profile, [run.point for run in unseen])

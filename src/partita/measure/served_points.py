@@ -21,7 +21,7 @@ from partita.cost.interval import Asked
 from partita.cost.served import Load, Served
 from partita.cost.setting import Setting
 from partita.measure.fit import Point, fit
-from partita.measure.held_out import leave_out, region_of, with_held_out
+from partita.measure.held_out import leave_out, unfitted, with_held_out
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_roles
 from partita.specs import Formats, Profile, Workload, catalogue_model, parse_cluster
@@ -173,10 +173,7 @@ def refit() -> Profile:
     """The profile fitted anew: constants, region and held-out errors; what is fixed is the catalogue's."""
     found, known = published(), catalogue_profile(NAME)
     points = [point for block in found for point in block.points]
-    fixed = {name: constant for name, constant in known.constants.items() if constant.fixed is not None}
-    template = known.model_copy(
-        update={"constants": fixed, "region": region_of(points), "coverage": (), "left_out": {}}
-    )
+    template = unfitted(known, points)
     profile = fit(points, template, STARTS, SCALE).profile
     return with_held_out(profile, leave_out(points, template, STARTS, SCALE))
 

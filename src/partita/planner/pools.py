@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.cost.estimate import sending_seconds
 from partita.cost.prediction import Phase, Prediction
 from partita.errors import InputError
 from partita.planner.ask import Ask
@@ -245,10 +246,6 @@ def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_unit
     largest = max(tables, key=lambda table: table.question.cluster.chips).question.ground
     slowest = min(largest.levels, key=lambda level: level.bandwidth)
     least = held / (slowest.bandwidth * min(prefill.chips, decode_units * decode.chips))
-    profile, estimated = setting.cluster.profile, None
-    if profile is not None:
-        share, start = (
-            profile.link(name, slowest.kind, "collective-permute") for name in ("share", "message_seconds")
-        )
-        estimated = start + least / share
+    profile = setting.cluster.profile
+    estimated = None if profile is None else sending_seconds(least, slowest.kind, profile)
     return Transfer(float(held), least, estimated)

@@ -31,9 +31,8 @@ def survey(setting: Setting, phase: Phase, count: int, by: By | None = None) -> 
 
     The first is the best there is, to a thousandth, and with it a quarter of the others comes from directly
     behind it; then, again and again, the farthest from those so far by the logarithm of its time, none beyond
-    `_WORST` times the best. Times are by `by`, as `by_of` has
-    it. Left out are layouts that do not fit, and those that the planner does not price because they cannot
-    be the best; where none fits, there are none.
+    `_WORST` times the best. Times are by `by`, as `by_of` has it. Left out are layouts that do not fit, and
+    those that the planner does not price because they cannot be the best; where none fits, there are none.
     """
     by = by_of((setting.cluster,), by)
     ranked = _ranked(setting, phase, by)

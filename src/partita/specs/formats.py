@@ -20,3 +20,8 @@ class Formats(BaseModel):
     activations: Float = "bf16"
     kv: Format = "bf16"
     reduce: Float = "f32"
+
+    @classmethod
+    def all_in(cls, format: str) -> Formats:
+        """Weights, activations and cache in one format. Raises ValidationError where one cannot have it."""
+        return cls.model_validate(dict.fromkeys(("weights", "activations", "kv"), format))

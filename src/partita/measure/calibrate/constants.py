@@ -8,7 +8,7 @@ where its level has the same for all kinds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,25 +66,26 @@ class Told:
 def fitted(points: Sequence[Point], template: Profile, starts: Mapping[str, float]) -> Told:
     """Fits the constants named in `starts`, and fixes those that the points do not tell."""
     reading = {name: _READING.get(name, value) for name, value in starts.items()}
-    starts = min((starts, reading), key=lambda each: _cost(points, fit(points, template, each, SCALE)))
+    found = min((fit(points, template, each, SCALE) for each in (starts, reading)), key=_cost_on(points))
     while True:
-        profile = fit(points, template, starts, SCALE).profile
+        profile = found.profile
         spans = {name: profile.constants[name] for name in starts}
         # one that no point depends on has no interval, and is not told either
         widths = {n: c.high / c.low if c.low and c.high else math.inf for n, c in spans.items()}
-        widest = max(widths, key=lambda name: widths[name], default="")
-        if not widest or widths[widest] <= _WIDEST:
+        widest = max(widths, key=lambda name: widths[name])
+        if widths[widest] <= _WIDEST:
             return Told(profile, template, tuple(starts))
         parts = widest.split("/")
         if len(parts) < 3 or f"{parts[0]}/{parts[2]}" not in starts:  # else the level's stands for it
             template = _without(widest, spans[widest], template)
         starts = {name: c.value for name, c in spans.items() if name != widest}
+        found = fit(points, template, starts, SCALE)
 
 
-def _cost(points: Sequence[Point], found: Fit) -> float:
-    """What the fit made least: of soft_l1, without its constant factors."""
+def _cost_on(points: Sequence[Point]) -> Callable[[Fit], float]:
+    """What a fit makes least: of soft_l1, without its constant factors."""
     weights = np.array([point.weight for point in points])
-    return float(np.sum(np.sqrt(1 + (found.errors * weights / SCALE) ** 2)))
+    return lambda found: float(np.sum(np.sqrt(1 + (found.errors * weights / SCALE) ** 2)))
 
 
 def _without(name: str, found: Constant, template: Profile) -> Profile:

@@ -91,8 +91,7 @@ class Layered:
 
 def settings(machine: Machine) -> Iterator[Layered]:
     """On the mesh of the machine's axes."""
-    mesh, format = mesh_of(machine.shape), dtype(machine)
-    formats = Formats(weights=format, activations=format, kv=format)
+    mesh, formats = mesh_of(machine.shape), Formats.all_in(dtype(machine))
     models = (_WIDE, _NARROW) if machine.shared else tuple(_widened(model) for model in (_WIDE, _NARROW))
     small, large = _SMALL if machine.shared else _LARGE
     for model, sizes, others in zip(models, (small, large), (large, small), strict=True):

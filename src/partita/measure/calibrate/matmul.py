@@ -50,6 +50,16 @@ class Matmul:
             moved_bytes=2 * rows * width * size,
         )
 
+    @property
+    def flops(self) -> int:
+        """Of the program, on each device."""
+        return self.entry.flops * self.layers
+
+    @property
+    def read_bytes(self) -> int:
+        """Of weights, likewise."""
+        return self.entry.weight_bytes * self.layers
+
     def __str__(self) -> str:
         return f"{self.dtype} matmul, {self.rows:,} x {self.width:,} x {self.width:,}"
 

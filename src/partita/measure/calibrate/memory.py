@@ -26,6 +26,11 @@ class Read:
         """Of the matrix."""
         return 4 * self.width**2
 
+    @property
+    def read_bytes(self) -> int:
+        """By the program, on each device."""
+        return self.bytes * self.times
+
     def __str__(self) -> str:
         return f"read {self.bytes / 2**20:,.4g} MiB"
 

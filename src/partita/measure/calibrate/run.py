@@ -138,9 +138,9 @@ def _rates(timed: dict[Key, Timed]) -> Iterator[Rate]:
     """Of matmuls and of reading memory, whether a constant is fitted to them or not."""
     for key, t in timed.items():
         if isinstance(key, matmul.Matmul):
-            yield Rate(str(key), key.entry.flops * key.layers / t.seconds, "FLOP/s")
+            yield Rate(str(key), key.flops / t.seconds, "FLOP/s")
         elif isinstance(key, memory.Read):
-            yield Rate(str(key), key.bytes * key.times / t.seconds, "bytes/s")
+            yield Rate(str(key), key.read_bytes / t.seconds, "bytes/s")
 
 
 def cluster_of(here: Machine, timed: dict[Key, Timed], name: str) -> Cluster:
@@ -159,12 +159,11 @@ def cluster_of(here: Machine, timed: dict[Key, Timed], name: str) -> Cluster:
 
 def _best_rates(here: Machine, timed: dict[Key, Timed], name: str) -> Cluster:
     flops: dict[str, float] = {}
-    rates = [key.bytes * key.times / t.seconds for key, t in timed.items() if isinstance(key, memory.Read)]
+    rates = [key.read_bytes / t.seconds for key, t in timed.items() if isinstance(key, memory.Read)]
     for key, t in timed.items():
         if isinstance(key, matmul.Matmul):
-            rate = key.entry.flops * key.layers / t.seconds
-            flops[key.dtype] = max(rate, flops.get(key.dtype, 0.0))
-            rates.append(key.entry.weight_bytes * key.layers / t.seconds)
+            flops[key.dtype] = max(key.flops / t.seconds, flops.get(key.dtype, 0.0))
+            rates.append(key.read_bytes / t.seconds)
     fabric = []
     for axis, (kind, size) in enumerate(here.fabric):
         sent = [
@@ -208,9 +207,7 @@ def tells(key: Key, here: Machine) -> bool:
 def as_point(key: Any, seconds: float, bare: Cluster) -> Point:
     """A measurement as a fit takes it, on a cluster of such peaks."""
     if isinstance(key, matmul.Matmul):
-        mesh = Mesh.of(bare.shape)
-        formats = Formats(weights=key.dtype, activations=key.dtype, kv=key.dtype)
-        rates = peaks(bare.chip, formats, mesh_links(mesh, bare))
+        rates = peaks(bare.chip, Formats.all_in(key.dtype), mesh_links(Mesh.of(bare.shape), bare))
         return Point(
             str(key), (), seconds, lambda profile: matmul.estimated(key, rates, profile), weight=_ALONE
         )
@@ -227,7 +224,7 @@ def as_point(key: Any, seconds: float, bare: Cluster) -> Point:
 
 
 def _kind(here: Machine) -> str:
-    return f"{here.devices[0].device_kind.lower().replace(' ', '-')}" if not here.shared else "cpu-device"
+    return "cpu-device" if here.shared else here.devices[0].device_kind.lower().replace(" ", "-")
 
 
 def _source(here: Machine, points: int) -> str:

@@ -15,6 +15,18 @@ from partita.specs.model import Model
 
 Shape = tuple[int, ...]
 
+CHANNELS = {
+    "embed": "V",
+    "unembed": "V",
+    "q": "KGD",
+    "kv": "MKD",
+    "o": "E",
+    "ffn_in": "MF",
+    "ffn_out": "E",
+}
+"""The output channels of every matrix that int8 weights quantise: each has one scale, beside the matrix as
+the parameter `{name}_scale` of these dims. All other parameters stay in a floating-point format."""
+
 
 def parameter_shapes(model: Model) -> dict[str, Shape]:
     """Parameters outside the blocks: `embed` and `unembed` [V, E], `positions` [S, E], `final_norm` [N, E].

@@ -41,6 +41,10 @@ MISTRAL_7B: dict[str, Any] = {
     "sliding_window": None,
     "vocab_size": 32768,
 }
+LLAMA3: dict[str, Any] = {
+    **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "original_max_position_embeddings": 8192,
+}
 NEEDED = (
     "model_type",
     "hidden_size",
@@ -171,9 +175,10 @@ def test_what_would_change_the_result_is_refused_by_name(field: str, value: Any)
         ({"attention_bias": True}, ("query, key and value biases", "output bias")),
         ({"mlp_bias": True}, ("feed-forward biases",)),
         ({"hidden_act": "gelu_pytorch_tanh"}, ("geglu feed-forward",)),
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ("rotary scaling",)),
+        ({"rope_scaling": LLAMA3}, ("rotary scaling",)),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ("rotary scaling",)),
-        ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "yarn"}}, ("rotary scaling",)),
+        ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "yarn", "factor": 4.0}}, ("rotary scaling",)),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ("rotary scaling",)),
         ({"rope_interleaved": True}, ("interleaved rotary positions",)),
         ({"partial_rotary_factor": 0.5}, ("partial rotary positions",)),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, ("partial rotary positions",)),

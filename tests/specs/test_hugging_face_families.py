@@ -7,7 +7,10 @@ import pytest
 from partita.errors import InputError
 from partita.specs import catalogue_model, model_from_config
 
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+LLAMA3 = {
+    **{"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
+    **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+}
 
 
 def _sizes(hidden: int, inner: int, layers: int, heads: int, kv: int, vocabulary: int) -> dict[str, Any]:
@@ -37,7 +40,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "llama-3.2-1b": {
         "model_type": "llama",
         **_sizes(2048, 8192, 16, 32, 8, 128_256),
-        **{"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "rope_scaling": LLAMA3, "head_dim": 64},
+        **{
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
+            "head_dim": 64,
+            "rope_scaling": LLAMA3 | {"factor": 32.0},
+        },
         **{"max_position_embeddings": 131_072, "tie_word_embeddings": True},
     },
     "mistral-7b-v0.1": {

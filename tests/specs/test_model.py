@@ -20,6 +20,8 @@ TINY: dict[str, Any] = {
     "vocabulary": 100,
     "max_context": 64,
 }
+LINEAR = {"kind": "linear", "factor": 8.0}
+YARN = {"kind": "yarn", "factor": 4.0, "original_max_position": 32}
 LATENT = Latent(kv_rank=24, query_rank=32, nope_dim=12, rope_dim=4, value_dim=10)
 
 
@@ -40,7 +42,7 @@ def _model(**changes: Any) -> Model:
         ({"block": "parallel", "separate_norms": True}, 0),
         ({"positions": "learned"}, 64 * 64),
         ({"tied_embedding": False}, 100 * 64),
-        ({"window": 8, "global_period": 6, "rotary_scaling": "yarn", "logit_softcap": 30.0}, 0),
+        ({"window": 8, "global_period": 6, "rotary_scaling": LINEAR, "logit_softcap": 30.0}, 0),
     ],
 )
 def test_a_feature_adds_its_own_parameters(changes: dict[str, Any], extra: int):
@@ -100,6 +102,12 @@ def test_a_window_never_needs_more_cache_and_none_below_it_less(window: int, per
         ({"block": "parallel", "post_norms": True}, "for a serial block"),
         ({"separate_norms": True}, "for a parallel block"),
         ({"rotary_fraction": 0.0}, "greater than 0"),
+        ({"rotary_fraction": 0.2}, "must be an even number of at least 2, not 3"),
+        ({"rotary_fraction": 0.1}, "must be an even number of at least 2, not 1"),
+        ({"rotary_scaling": YARN, "rotary_base": 1.0}, "must be above 1 for yarn"),
+        ({"rotary_scaling": {"kind": "linear"}}, "factor"),
+        ({"rotary_scaling": {"kind": "linear", "factor": 0.5}}, "greater than or equal to 1"),
+        ({"rotary_scaling": {"kind": "spline"}}, "spline"),
         ({"latent": {"kv_rank": 4, "nope_dim": 4, "rope_dim": 3, "value_dim": 4}}, "multiple of 2"),
     ],
 )
@@ -120,7 +128,7 @@ def test_choices_that_do_not_fit_together_are_refused(changes: dict[str, Any], m
         ({"feed_forward": "geglu"}, "geglu feed-forward"),
         ({"positions": "learned"}, "learned positions"),
         ({"rotary_fraction": 0.25}, "partial rotary positions"),
-        ({"rotary_scaling": "llama3"}, "rotary scaling"),
+        ({"rotary_scaling": LINEAR}, "rotary scaling"),
         ({"attention_softcap": 50.0}, "attention softcap"),
         ({"embedding_scale": 8.0}, "embedding scale"),
     ],

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from partita.specs.latent import Latent
+from partita.specs.rotary import RotaryScaling, YarnScaling
 
 Count = Annotated[int, Field(ge=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -62,13 +63,13 @@ class Model(BaseModel):
     """Whether a parallel block has one norm for attention and another for its feed-forward."""
 
     rotary_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Part of a head that rotary positions turn."""
-    rotary_scaling: str | None = None
-    """Kind of scaling of rotary positions beyond the first training length, such as llama3 or yarn."""
+    """Part of a head that rotary positions turn, its first `rotary_dim` numbers."""
+    rotary_scaling: RotaryScaling | None = None
+    """How frequencies are stretched beyond the first training length."""
     rotary_pairs: Literal["halves", "interleaved"] = "halves"
-    """Which numbers of a head turn together: d and d + D/2, or neighbours."""
+    """Which numbers of the part turn together: d and d + rotary_dim/2, or neighbours."""
     local_rotary_base: Factor | None = None
-    """Base of the local layers, where it is not `rotary_base`."""
+    """Base of the local layers, which then are not scaled; None where they turn as the global ones do."""
     attention_softcap: Factor | None = None
     logit_softcap: Factor | None = None
     attention_scale: Factor | None = None
@@ -91,10 +92,15 @@ class Model(BaseModel):
                 raise ValueError(f"head_dim ({self.head_dim}) must be nope_dim + rope_dim of latent")
         elif self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"head_dim ({self.head_dim}) must be even for rotary positions")
+        if self.positions == "rotary" and (self.rotary_dim < 2 or self.rotary_dim % 2):
+            part = f"rotary_fraction ({self.rotary_fraction})"
+            raise ValueError(f"{part} of a head must be an even number of at least 2, not {self.rotary_dim}")
         return self
 
     @model_validator(mode="after")
     def _choices_fit(self) -> Model:
+        if isinstance(self.rotary_scaling, YarnScaling) and self.rotary_base <= 1:
+            raise ValueError(f"rotary_base ({self.rotary_base}) must be above 1 for yarn")
         if self.window is None and self.global_period is not None:
             raise ValueError("global_period is for a model with a window")
         if self.positions == "learned" and self.max_context is None:
@@ -109,6 +115,12 @@ class Model(BaseModel):
     def group(self) -> int:
         """Query heads that share one key/value head [G]."""
         return self.heads // self.kv_heads
+
+    @property
+    def rotary_dim(self) -> int:
+        """Numbers of a head that rotary positions turn."""
+        whole = self.head_dim if self.latent is None else self.latent.rope_dim
+        return int(whole * self.rotary_fraction)
 
     @property
     def global_layers(self) -> int:

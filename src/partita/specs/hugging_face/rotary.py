@@ -6,11 +6,21 @@ for each kind of layer. Knows nothing about the rest of a model.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from partita.specs.hugging_face.family import Config, refuse
 
-FIELDS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_interleaved")
+FIELDS = (
+    *("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_interleaved"),
+    "original_max_position_embeddings",
+)
+_PARTS = {
+    *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "finetuned"),
+    *("original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+    *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
+}
 
 
 def rotary(config: Config, base: float = 10_000.0, fraction: float = 1.0) -> dict[str, Any]:
@@ -18,18 +28,17 @@ def rotary(config: Config, base: float = 10_000.0, fraction: float = 1.0) -> dic
 
     The fraction of MLA models is of the head's rotary part already, so theirs is 1.
     """
-    parameters = config.get("rope_parameters", {})
-    parameters = parameters.get("full_attention", parameters)
-    scaling = config.get("rope_scaling", {})
-    kind = _kind("rope_scaling", scaling) or _kind("rope_parameters", parameters)
-    own = parameters.get("partial_rotary_factor")
-    part = own if own is not None else config.get("partial_rotary_factor", fraction)
+    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    found = config.get(name, {})
+    found = found.get("full_attention", found)
+    parameters = {key: value for key, value in found.items() if value is not None}
+    part = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", fraction))
     if not 0 < part <= 1:
         raise refuse("partial_rotary_factor", part, "a number above 0 and at most 1")
     return {
         "positions": "rotary",
         "rotary_base": parameters.get("rope_theta", config.get("rope_theta", base)),
-        "rotary_scaling": kind,
+        "rotary_scaling": _scaling(config, name, parameters),
         "rotary_fraction": part,
         "rotary_pairs": "interleaved" if config.get("rope_interleaved") else "halves",
     }
@@ -38,11 +47,70 @@ def rotary(config: Config, base: float = 10_000.0, fraction: float = 1.0) -> dic
 def local_base(config: Config, base: float) -> float:
     """The base of the local layers. base: the family's where the file has none."""
     own = config.get("rope_parameters", {}).get("sliding_attention", {})
+    kind = _kind("rope_parameters.sliding_attention", own)
+    if kind != "default":
+        raise refuse("rope_parameters.sliding_attention.rope_type", kind, "default, of the local layers")
     return own.get("rope_theta", config.get("rope_local_base_freq", base))
 
 
-def _kind(name: str, scaling: Any) -> str | None:
+def _kind(name: str, scaling: Any) -> str:
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if not isinstance(kind, str):
         raise refuse(f"{name}.rope_type", kind, "the name of a kind of scaling")
-    return None if kind == "default" else kind
+    return kind
+
+
+def _scaling(config: Config, name: str, scaling: Config) -> dict[str, Any] | None:
+    """The fields of a scaling from what the file has, without its nulls, under `name`."""
+    kind = _kind(name, scaling)
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        return {"kind": "other", "name": kind}
+    for key in scaling:
+        if key not in _PARTS:
+            raise refuse(f"{name}.{key}", scaling[key], f"only what {kind} scaling has")
+    if kind == "default":
+        return None
+
+    def number(key: str, least: float = 0.0, otherwise: float | None = None) -> float:
+        value = scaling.get(key, otherwise)
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if not good or not max(least, 1e-9) <= value < math.inf:
+            words = f"a number of at least {least:g}" if least else "a number above zero"
+            raise refuse(f"{name}.{key}", value, f"{words}, for {kind} scaling")
+        return float(value)
+
+    if kind == "linear":
+        return {"kind": kind, "factor": number("factor", 1)}
+    first = scaling.get("original_max_position_embeddings", config.get("max_position_embeddings"))
+    first = config.get("original_max_position_embeddings", first)
+    scaling = {**scaling, "original_max_position_embeddings": first}
+    length = int(number("original_max_position_embeddings", 1))
+    if kind == "llama3":
+        low, high = number("low_freq_factor"), number("high_freq_factor")
+        if low >= high:
+            raise refuse(f"{name}.low_freq_factor", low, f"a number below high_freq_factor ({high:g})")
+        found = {"low_freq_factor": low, "high_freq_factor": high, "original_max_position": length}
+        return {"kind": kind, "factor": number("factor", 1), **found}
+    longest = config.get("max_position_embeddings", length)
+    factor = number("factor", 1, otherwise=longest / length)
+    truncate = scaling.get("truncate", True)
+    if not isinstance(truncate, bool):
+        raise refuse(f"{name}.truncate", truncate, "true or false")
+    found = {"factor": factor, "original_max_position": length, "truncate": truncate}
+    found |= {
+        "beta_fast": number("beta_fast", otherwise=32.0),
+        "beta_slow": number("beta_slow", otherwise=1.0),
+    }
+    return {"kind": kind, **found, "attention_factor": _attention_factor(scaling, factor, number)}
+
+
+def _attention_factor(
+    scaling: Mapping[str, Any], factor: float, number: Callable[[str], float]
+) -> float | None:
+    """Given, or from two scales of ln(factor) as DeepSeek has them; None where it is the usual one."""
+    if "attention_factor" in scaling:
+        return number("attention_factor")
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        log = math.log(factor)
+        return (0.1 * number("mscale") * log + 1) / (0.1 * number("mscale_all_dim") * log + 1)
+    return None

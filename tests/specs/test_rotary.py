@@ -1,0 +1,125 @@
+"""Rotary scaling: what files say of it, in every form, and what is refused by name."""
+
+import math
+from typing import Any
+
+import pytest
+
+from partita.errors import InputError
+from partita.specs import Model, catalogue_model, model_from_config
+from partita.specs.rotary import LinearScaling, Llama3Scaling, OtherScaling, YarnScaling
+
+CONFIG: dict[str, Any] = {
+    **{"model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1},
+    **{"num_attention_heads": 4, "vocab_size": 10, "max_position_embeddings": 8192},
+}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def _scaling(scaling: dict[str, Any], **changes: Any):
+    return model_from_config(CONFIG | {"rope_scaling": scaling} | changes).rotary_scaling
+
+
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        ({"type": "linear", "factor": 2}, LinearScaling(factor=2.0)),
+        (
+            LLAMA3 | {"original_max_position_embeddings": 4096},
+            Llama3Scaling(factor=8, low_freq_factor=1, high_freq_factor=4, original_max_position=4096),
+        ),
+        (
+            {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048, "finetuned": True},
+            YarnScaling(factor=4, original_max_position=2048),
+        ),
+        (
+            {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16, "beta_slow": None, "truncate": False},
+            YarnScaling(factor=4, original_max_position=8192, beta_fast=16, truncate=False),
+        ),
+        (
+            {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": 1024},
+            YarnScaling(factor=8, original_max_position=1024),
+        ),
+        (
+            {"rope_type": "yarn", "factor": 2.0, "attention_factor": 1.5, "mscale": 1, "mscale_all_dim": 2},
+            YarnScaling(factor=2, original_max_position=8192, attention_factor=1.5),
+        ),
+        (
+            {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]},
+            OtherScaling(name="longrope"),
+        ),
+        ({"rope_type": "dynamic", "factor": 2.0}, OtherScaling(name="dynamic")),
+    ],
+)
+def test_each_kind_is_read_with_its_numbers(scaling: dict[str, Any], expected: Any):
+    assert _scaling(scaling) == expected
+    newer = CONFIG | {"rope_parameters": scaling | {"rope_theta": 5e5}}
+    model = model_from_config(newer)
+    assert (model.rotary_scaling, model.rotary_base) == (expected, 5e5)
+
+
+def test_the_original_length_may_stand_outside():
+    found = _scaling(LLAMA3, original_max_position_embeddings=1024)
+    assert isinstance(found, Llama3Scaling)
+    assert found.original_max_position == 1024
+
+
+def test_two_scales_of_the_logarithm_become_one_attention_factor():
+    found = _scaling({"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 0.5})
+    assert isinstance(found, YarnScaling)
+    expected = (0.1 * math.log(40) + 1) / (0.05 * math.log(40) + 1)
+    assert found.attention_factor == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "field"),
+    [
+        ({"type": "linear"}, "factor"),
+        ({"type": "linear", "factor": 0.5}, "factor"),
+        ({"type": "linear", "factor": "2"}, "factor"),
+        ({"type": "linear", "factor": True}, "factor"),
+        ({"type": "linear", "factor": math.inf}, "factor"),
+        ({"type": "linear", "factor": 2.0, "mrope_section": [1, 1]}, "mrope_section"),
+        ({"type": "default", "attn_temperature": 2.0}, "attn_temperature"),
+        ({"type": "llama3", "factor": 2.0}, "low_freq_factor"),
+        (LLAMA3 | {"low_freq_factor": 4.0}, "low_freq_factor"),
+        (LLAMA3 | {"original_max_position_embeddings": 0}, "original_max_position_embeddings"),
+        ({"type": "yarn", "factor": 2.0, "truncate": 1}, "truncate"),
+        ({"type": "yarn", "factor": 2.0, "beta_slow": -1}, "beta_slow"),
+        ({"type": "yarn", "factor": 2.0, "attention_factor": "big"}, "attention_factor"),
+        ({"type": "yarn", "factor": 2.0, "mscale": "big", "mscale_all_dim": 1}, "mscale"),
+    ],
+)
+def test_what_a_scaling_cannot_be_is_refused_by_name(scaling: dict[str, Any], field: str):
+    with pytest.raises(InputError, match="not supported in config") as caught:
+        _scaling(scaling)
+    assert caught.value.field == f"rope_scaling.{field}"
+
+
+def test_local_layers_are_not_scaled():
+    config = {
+        **{"model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 64, "head_dim": 16},
+        **{"num_hidden_layers": 6, "num_attention_heads": 4, "vocab_size": 10, "sliding_window": 8},
+    }
+    local = {"rope_type": "default", "rope_theta": 20_000.0}
+    whole = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+    parameters = {"full_attention": whole, "sliding_attention": local}
+    model = model_from_config(config | {"rope_parameters": parameters})
+    assert (model.rotary_scaling, model.rotary_base) == (LinearScaling(factor=8), 1e6)
+    assert model.local_rotary_base == 20_000.0
+    scaled = {"rope_parameters": parameters | {"sliding_attention": whole}}
+    with pytest.raises(InputError, match="of the local layers") as caught:
+        model_from_config(config | scaled)
+    assert caught.value.field == "rope_parameters.sliding_attention.rope_type"
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-4b", "minicpm3-4b"])
+def test_a_model_with_scaling_is_written_and_read_as_json(name: str):
+    model = catalogue_model(name)
+    assert Model.model_validate_json(model.model_dump_json()) == model
+    assert hash(model) == hash(model.model_copy())
+
+
+def test_files_of_earlier_versions_name_only_the_kind():
+    written = catalogue_model("llama-3.1-8b").model_dump() | {"rotary_scaling": "llama3"}
+    assert Model.model_validate(written).rotary_scaling == OtherScaling(name="llama3")

@@ -129,6 +129,12 @@ class Model(BaseModel):
             return self.layers
         return self.layers // self.global_period if self.global_period else 0
 
+    def is_local(self, layer: int) -> bool:
+        """Whether a layer, counted from 0, attends to the last `window` tokens only."""
+        if self.window is None:
+            return False
+        return self.global_period is None or (layer + 1) % self.global_period != 0
+
     @property
     def local_layers(self) -> int:
         """Layers that attend to the last `window` tokens only."""

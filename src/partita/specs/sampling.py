@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from numbers import Real
 from operator import index
 
 from pydantic import BaseModel, ConfigDict
@@ -145,14 +144,15 @@ class Sampling(BaseModel):
 
 def _number(field: str, value: object) -> float:
     least, most = _NUMBERS[field]
-    wanted = f"must be a number from {least:g} to {most:g}"
-    if isinstance(value, bool):
-        raise InputError(field, value, wanted)
+    return _within(field, value, least, most, f"must be a number from {least:g} to {most:g}")
+
+
+def _within(field: str, value: object, least: float, most: float, wanted: str) -> float:
     try:
-        number = float(value)  # pyright: ignore[reportArgumentType]
+        number = math.nan if isinstance(value, (bool, str)) else float(value)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError, OverflowError):
-        raise InputError(field, value, wanted) from None
-    if isinstance(value, str) or not (math.isfinite(number) and least <= number <= most):
+        number = math.nan
+    if not least <= number <= most:
         raise InputError(field, value, wanted)
     return number
 
@@ -202,8 +202,8 @@ def _biases(value: object) -> dict[int, float]:
     found = {}
     for token, bias in value.items():
         written = isinstance(token, str) and token.isascii() and token.isdecimal()
-        number = bias if isinstance(bias, Real) and not isinstance(bias, bool) else math.nan
-        if not -100 <= number <= 100:
-            raise InputError("logit_bias", bias, f"must be a number from -100 to 100 (of token {token})")
-        found[_token("logit_bias", int(token) if written else token)] = float(number)
+        wanted = f"must be a number from -100 to 100 (of token {token})"
+        found[_token("logit_bias", int(token) if written else token)] = _within(
+            "logit_bias", bias, -100, 100, wanted
+        )
     return found

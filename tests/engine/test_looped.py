@@ -1,0 +1,249 @@
+"""Looped collective einsums against the collective and the einsum that they stand for, and what they send."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from partita.engine.looped import Ring, gathered_products, scattered_product
+from partita.measure.trace import count_jaxpr
+
+RINGS = [
+    ("x", {"x": 1}),
+    ("x", {"x": 2}),
+    ("x", {"x": 3}),
+    ("x", {"x": 4}),
+    ("x", {"x": 5}),
+    ("x", {"x": 8}),
+    ("y", {"x": 2, "y": 4}),
+    ("xz", {"x": 2, "y": 2, "z": 2}),
+    ("zx", {"x": 2, "y": 1, "z": 4}),  # shards in another order than the mesh's axes
+]
+WAYS = [False, True]
+by_ring = pytest.mark.parametrize(("axes", "sizes"), RINGS, ids=str)
+by_way = pytest.mark.parametrize("two_way", WAYS, ids=["one-way", "two-way"])
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def product(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.einsum(text, a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
+
+
+def mapped(run: Callable, sizes: dict[str, int], given: list[PartitionSpec], out: Any) -> Any:
+    devices = np.array(jax.devices()[: math.prod(sizes.values())]).reshape(tuple(sizes.values()))
+    mesh = jax.sharding.Mesh(devices, tuple(sizes))
+    return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=tuple(given), out_specs=out, check_vma=False))
+
+
+def split(axes: str, at: int, dims: int) -> PartitionSpec:
+    return PartitionSpec(*[tuple(axes) if i == at else None for i in range(dims)])
+
+
+@by_way
+@by_ring
+def test_what_is_gathered_arrives_a_shard_at_a_time(axes: str, sizes: dict, two_way: bool):
+    """Shards of 1, 3 and 4 entries of a dim that is summed over, two weights in one round; and of a dim that
+    stays, the columns of a weight."""
+    ring = Ring.over(axes, sizes)
+    summed = [
+        (normal(0, 2, 3, size), normal(1, size, 5), normal(2, size, 2, 3))
+        for size in (ring.chips, 3 * ring.chips, 4 * ring.chips)
+    ]
+    y, columns = normal(3, 2, 3, 7), normal(4, 7, 3 * ring.chips)
+
+    def run(summed, y, columns):
+        found = []
+        for y_part, up, q in summed:
+            others = [("BLE,EF->BLF", up), ("BLE,EKD->BLKD", q)]
+            found += gathered_products(y_part, "BLE", "E", others, ring, product, two_way=two_way)
+        return found + gathered_products(
+            columns, "EF", "F", [("EF,BLE->BLF", y)], ring, product, two_way=two_way
+        )
+
+    whole = PartitionSpec()
+    given = [[(split(axes, 2, 3), whole, whole)] * 3, whole, split(axes, 1, 2)]
+    found = mapped(run, sizes, given, whole)(summed, y, columns)
+    right = []
+    for y_whole, up, q in summed:
+        exact = y_whole.astype(np.float64)
+        right += [np.einsum("BLE,EF->BLF", exact, up), np.einsum("BLE,EKD->BLKD", exact, q)]
+    right.append(np.einsum("BLE,EF->BLF", y.astype(np.float64), columns))
+    for got, wanted in zip(found, right, strict=True):
+        for part in got.addressable_shards:  # every chip has the whole of it
+            np.testing.assert_allclose(np.asarray(part.data), wanted, rtol=1e-5, atol=2e-5)
+
+
+@by_way
+@by_ring
+def test_sums_are_made_on_the_way_to_the_chip_that_keeps_them(axes: str, sizes: dict, two_way: bool):
+    """Each keeps 1, 3 or 4 entries of a dim of the second operand, or of the first."""
+    ring = Ring.over(axes, sizes)
+    terms, text = 2 * ring.chips, "BLF,FE->BLE"
+    cases = []
+    for seed, kept in enumerate((1, 3, 4)):
+        wide = kept * ring.chips
+        cases.append(("E", normal(seed, 2, 3, terms), normal(seed + 9, terms, wide)))
+        cases.append(("L", normal(seed, 2, wide, terms), normal(seed + 9, terms, 5)))
+
+    def run(operands):
+        return [
+            scattered_product(text, *pair, dim, ring, product, two_way=two_way, format=jnp.float32)
+            for (dim, _, _), pair in zip(cases, operands, strict=True)
+        ]
+
+    out = [split(axes, "BLE".index(dim), 3) for dim, _, _ in cases]
+    given = [[(split(axes, 2, 3), split(axes, 0, 2)) for _ in cases]]
+    found = mapped(run, sizes, given, out)([(h, down) for _, h, down in cases])
+    for got, (_, h, down) in zip(found, cases, strict=True):
+        right = np.einsum(text, h.astype(np.float64), down)
+        np.testing.assert_allclose(np.asarray(got), right, rtol=1e-5, atol=2e-5)
+
+
+@by_way
+@pytest.mark.parametrize("chips", [2, 4, 8])
+def test_formats_are_the_callers(chips: int, two_way: bool):
+    """bfloat16 activations by int8 weights; sums travel in bfloat16 and are made in float32."""
+    sizes = {"x": chips}
+    ring = Ring.over("x", sizes)
+    y = jnp.asarray(normal(0, 1, 4, 4 * chips), jnp.bfloat16)
+    weight = np.random.default_rng(1).integers(-127, 128, (4 * chips, 4 * chips)).astype(np.int8)
+
+    def by_bfloat16(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
+        assert b.dtype == jnp.int8
+        return jnp.einsum(text, a, b.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
+
+    def run(y, rows, columns):
+        gathered = gathered_products(
+            y, "BLE", "E", [("BLE,EF->BLF", columns)], ring, by_bfloat16, two_way=two_way
+        )[0]
+        summed = scattered_product(
+            "BLE,EF->BLF", y, rows, "F", ring, by_bfloat16, two_way=two_way, format=jnp.bfloat16
+        )
+        return gathered, summed
+
+    given = [split("x", 2, 3), split("x", 0, 2), PartitionSpec()]
+    step = mapped(run, sizes, given, (PartitionSpec(), split("x", 2, 3)))
+    gathered, summed = step(y, weight, weight)
+    assert gathered.dtype == summed.dtype == jnp.float32
+    right = np.einsum("BLE,EF->BLF", np.asarray(y, np.float64), weight.astype(np.float64))
+    np.testing.assert_allclose(gathered, right, rtol=1e-5, atol=1e-2)
+    # each of up to K - 1 sums on the way was rounded to 8 bits
+    assert np.abs(np.asarray(summed) - right).max() < (chips - 1) * 2**-8 * np.abs(right).max()
+
+    sent = {np.dtype(dtype) for dtype in permuted(jax.make_jaxpr(step)(y, weight, weight))}
+    assert sent == {np.dtype(jnp.bfloat16)}
+
+
+def permuted(jaxpr: Any) -> list[Any]:
+    """Formats of all that the permutations in a jaxpr send."""
+    found = []
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if eqn.primitive.name == "ppermute":
+            found.append(eqn.invars[0].aval.dtype)
+        for value in eqn.params.values():
+            if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
+                found += permuted(value)
+    return found
+
+
+@by_way
+@by_ring
+def test_bytes_and_flops_are_those_of_the_collective_and_the_einsum(axes: str, sizes: dict, two_way: bool):
+    ring = Ring.over(axes, sizes)
+    chips = ring.chips
+    y, h = jnp.zeros((2, 3, 4)), jnp.zeros((2, 3, 5))
+    up, down = jnp.zeros((4 * chips, 6)), jnp.zeros((5, 4 * chips))
+
+    def looped(y, up, h, down):
+        gathered = gathered_products(y, "BLE", "E", [("BLE,EF->BLF", up)], ring, product, two_way=two_way)
+        text = "BLF,FE->BLE"
+        return gathered, scattered_product(
+            text, h, down, "E", ring, product, two_way=two_way, format=jnp.float32
+        )
+
+    def plain(y, up, h, down):
+        whole = jax.lax.all_gather(y, ring.axes, axis=2, tiled=True) if ring.axes else y
+        z = product("BLF,FE->BLE", h, down)
+        kept = jax.lax.psum_scatter(z, ring.axes, scatter_dimension=2, tiled=True) if ring.axes else z
+        return product("BLE,EF->BLF", whole, up), kept
+
+    whole = PartitionSpec()
+    counts = [
+        count_jaxpr(jax.make_jaxpr(mapped(run, sizes, [whole] * 4, (whole, whole)))(y, up, h, down), sizes)
+        for run in (looped, plain)
+    ]
+    assert counts[0].flops == counts[1].flops
+    assert sum(counts[0].sent_bytes.values()) == sum(counts[1].sent_bytes.values())
+    assert set(counts[0].by_kind()) == ({"collective-permute"} if chips > 1 else set())
+    each = chips - 1 + (two_way and chips % 2 == 0)
+    assert sum(counts[0].messages.values()) == (2 * each if chips > 1 else 0)
+
+
+# -- what a compiler may run at once ----------------------------------------------------------------------
+
+
+def instructions(text: str) -> dict[str, tuple[str, list[str]]]:
+    """Of the compiled program's main computation, in its order: (what the program calls it, operands)."""
+    found, inside = {}, False
+    for line in text.splitlines():
+        inside = line.startswith("ENTRY") or (inside and not line.startswith("}"))
+        match = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = \S+ [\w\-]+\((.*?)\)", line)
+        if inside and match:
+            called = re.search(r'op_name="(?:[^"]*/)?([^"/]*)"', line)
+            found[match[1]] = called[1] if called else "", re.findall(r"%([\w.\-]+)", match[2])
+    return found
+
+
+def needs(name: str, program: dict[str, tuple[str, list[str]]]) -> set[str]:
+    """All that must come before an instruction."""
+    found, wanted = set(), [name]
+    while wanted:
+        for operand in program[wanted.pop()][1]:
+            if operand in program and operand not in found:
+                found.add(operand)
+                wanted.append(operand)
+    return found
+
+
+@by_way
+@pytest.mark.parametrize("which", ["gathered", "scattered"])
+def test_each_permutation_can_run_beside_a_product(which: str, two_way: bool):
+    """In the compiled program: some product needs no permutation's result and is not needed by it."""
+    sizes = {"x": 4}
+    ring = Ring.over("x", sizes)
+    plain = partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+    def gather(y, up):
+        return gathered_products(y, "BE", "E", [("BE,EF->BF", up)], ring, plain, two_way=two_way)[0]
+
+    def scatter(h, down):
+        return scattered_product("BE,EF->BF", h, down, "F", ring, plain, two_way=two_way, format=jnp.float32)
+
+    run = gather if which == "gathered" else scatter
+    whole = PartitionSpec()
+    step = mapped(run, sizes, [whole, whole], whole)
+    rows = 64 if which == "gathered" else 16
+    text = step.lower(jnp.zeros((8, 16)), jnp.zeros((rows, 256))).compile().as_text()
+    program = instructions(text)
+    moves = [name for name, (kind, _) in program.items() if kind == "ppermute"]
+    dots = [name for name, (kind, _) in program.items() if kind == "dot_general"]
+    assert (len(moves), len(dots)) == (4 if two_way else 3, 4)
+    before = {name: needs(name, program) for name in moves + dots}
+    for move in moves:
+        assert any(move not in before[dot] and dot not in before[move] for dot in dots)
+    if which == "gathered":
+        assert not any(before[move] & set(dots) for move in moves)  # none waits for any product
+        order = [name in moves for name in program if name in moves or name in dots]
+        assert order not in (sorted(order), sorted(order, reverse=True))  # as the compiler ordered them

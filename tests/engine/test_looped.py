@@ -41,7 +41,7 @@ def product(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.einsum(text, a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
 
 
-def mapped(run: Callable, sizes: dict[str, int], given: list[PartitionSpec], out: Any) -> Any:
+def mapped(run: Callable, sizes: dict[str, int], given: Any, out: Any) -> Any:
     devices = np.array(jax.devices()[: math.prod(sizes.values())]).reshape(tuple(sizes.values()))
     mesh = jax.sharding.Mesh(devices, tuple(sizes))
     return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=tuple(given), out_specs=out, check_vma=False))
@@ -99,8 +99,8 @@ def test_sums_are_made_on_the_way_to_the_chip_that_keeps_them(axes: str, sizes: 
 
     def run(operands):
         return [
-            scattered_product(text, *pair, dim, ring, product, two_way=two_way, format=jnp.float32)
-            for (dim, _, _), pair in zip(cases, operands, strict=True)
+            scattered_product(text, h, down, dim, ring, product, two_way=two_way, format=jnp.float32)
+            for (dim, _, _), (h, down) in zip(cases, operands, strict=True)
         ]
 
     out = [split(axes, "BLE".index(dim), 3) for dim, _, _ in cases]

@@ -215,10 +215,22 @@ def test_a_mixture_of_experts_is_refused_by_name(field: str, value: int):
         ("num_nextn_predict_layers", 1),
         ("block_ffn_dims", [1, 2]),
         ("altup_num_inputs", 4),
+        ("use_qk_norm", True),
+        ("qk_layernorm", True),
+        ("clip_qkv", 8.0),
+        ("attention_multiplier", 0.5),
+        ("embedding_multiplier", 12.0),
+        ("residual_multiplier", 0.22),
+        ("logits_scaling", 8.0),
+        ("no_rope_layers", [1, 1, 0, 1]),
+        ("attn_temperature_tuning", True),
+        ("layer_norm_type", "low_precision_layernorm"),
+        ("per_layer_config", {"0": {"head_dim": 8}}),
+        ("dual_chunk_attention_config", {"chunk_size": 8192}),
     ],
 )
-def test_a_size_nobody_understands_is_refused_by_name(field: str, value: Any):
-    with pytest.raises(InputError, match="may change the model's sizes and is not understood") as caught:
+def test_a_field_nobody_understands_is_refused_by_name(field: str, value: Any):
+    with pytest.raises(InputError, match="may change the model and is not understood") as caught:
         model_from_config(SMOLLM2 | {field: value})
     assert caught.value.field == field
 
@@ -230,6 +242,15 @@ def test_a_size_nobody_understands_is_refused_by_name(field: str, value: Any):
         {"initializer_range": 0.02, "attention_dropout": 0.0, "use_cache": True, "pretraining_tp": 1},
         {"torch_dtype": "bfloat16", "transformers_version": "4.40.0", "architectures": ["LlamaForCausalLM"]},
         {"num_experts": 0, "kv_lora_rank": None, "auto_map": {"AutoModel": "a.B"}, "num_labels": 2},
+        {
+            "use_qk_norm": False,
+            "clip_qkv": None,
+            "logits_scaling": 0,
+            "no_rope_layers": [],
+            "pruned_heads": {},
+        },
+        {"_attn_implementation_autoset": True, "transformers.js_config": {"dtype": "q4"}, "top_p": 0.9},
+        {"attn_pdrop": 0.1, "hidden_dropout_prob": 0.1, "resid_dropout": 0.1, "unsloth_version": "1"},
     ],
 )
 def test_what_configurations_usually_also_hold_is_passed_over(usual: dict[str, Any]):

@@ -1,11 +1,13 @@
 """The families of `config.json`: each read into the model that the catalogue has, defaults and refusals."""
 
+import json
 from typing import Any
 
 import pytest
 
 from partita.errors import InputError
 from partita.specs import catalogue_model, model_from_config
+from partita.specs.hugging_face import MODEL_TYPES
 
 LLAMA3 = {
     **{"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
@@ -228,10 +230,32 @@ def test_deepseek_is_read_where_no_layer_has_experts():
         ("gpt2-124m", {"scale_attn_weights": False}, "scale_attn_weights"),
         ("gpt2-124m", {"add_cross_attention": True}, "add_cross_attention"),
         ("gpt2-124m", {"activation_function": "relu"}, "activation_function"),
+        ("gpt2-124m", {"rope_theta": 1e4}, "rope_theta"),
+        ("gpt2-124m", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ("gpt2-124m", {"n_head": 5}, "n_embd"),
         ("gpt-neox-20b", {"rotary_pct": 2.0}, "partial_rotary_factor"),
         ("gpt-neox-20b", {"use_parallel_residual": 1}, "use_parallel_residual"),
+        ("gpt-neox-20b", {"head_dim": 128}, "head_dim"),
+        ("gpt-neox-20b", {"num_key_value_heads": 8}, "num_key_value_heads"),
+        ("gpt-neox-20b", {"hidden_act": "quick_gelu"}, "hidden_act"),
+        ("gpt-neox-20b", {"num_attention_heads": 48, "hidden_size": 6096}, "hidden_size"),
+        ("gpt-neox-20b", {"num_attention_heads": 60}, "hidden_size"),
         ("falcon-7b", {"new_decoder_architecture": True, "num_kv_heads": 3}, "num_kv_heads"),
+        ("falcon-7b", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn"),
+        ("falcon-7b", {"new_decoder_architecture": True, "parallel_attn": False}, "parallel_attn"),
+        ("falcon-7b", {"activation": "gelu_10"}, "activation"),
+        ("falcon-7b", {"hidden_act": "relu"}, "hidden_act"),
+        (
+            "falcon-7b",
+            {"apply_residual_connection_post_layernorm": True},
+            "apply_residual_connection_post_layernorm",
+        ),
+        ("mistral-7b-v0.1", {"attention_bias": True}, "attention_bias"),
+        ("mistral-7b-v0.1", {"sliding_window_pattern": 6}, "sliding_window_pattern"),
+        ("qwen2.5-7b", {"attention_bias": False}, "attention_bias"),
+        ("qwen2.5-7b", {"layer_types": ["sliding_attention"] * 28}, "use_sliding_window"),
+        ("gemma-3-1b", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ("gemma-3-1b", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("gemma-2-27b", {"hidden_activation": "relu"}, "hidden_activation"),
         ("gemma-3-27b", {"text_config": None}, "text_config"),
         ("minicpm3-4b", {"num_key_value_heads": 8}, "num_key_value_heads"),
@@ -249,3 +273,45 @@ def test_what_a_family_cannot_be_is_refused_by_name(name: str, changes: dict[str
         _read(name, **changes)
     assert caught.value.field == field
     assert "\n" not in str(caught.value)
+
+
+def test_sizes_of_gpt2_and_falcon_may_have_the_names_of_other_families():
+    names = {"n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers"}
+    names["n_positions"] = "max_position_embeddings"
+    renamed = {names.get(name, name): value for name, value in CONFIGS["gpt2-124m"].items()}
+    assert model_from_config(renamed, name="gpt2-124m") == catalogue_model("gpt2-124m")
+    older = {k.replace("hidden_size", "n_embed"): value for k, value in CONFIGS["falcon-7b"].items()}
+    assert model_from_config(older, name="falcon-7b") == catalogue_model("falcon-7b")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "kinds"),
+    [
+        ("gpt2-124m", "activation_function", {"gelu_new": "gelu", "gelu": "exact_gelu"}),
+        ("gpt-neox-20b", "hidden_act", {"gelu_fast": "gelu", "gelu_accurate": "gelu", "gelu": "exact_gelu"}),
+        ("falcon-7b", "activation", {"gelu": "exact_gelu", "gelu_pytorch_tanh": "gelu"}),
+        ("llama-2-70b", "hidden_act", {"swish": "swiglu", "gelu_new": "geglu"}),
+        ("gemma-2-27b", "hidden_activation", {"gelu_pytorch_tanh": "geglu", "silu": "swiglu"}),
+    ],
+)
+def test_activations_by_their_names(name: str, field: str, kinds: dict[str, str]):
+    for activation, kind in kinds.items():
+        assert _read(name, **{field: activation}).feed_forward == kind
+
+
+def test_gemma_without_an_activation_has_its_own():
+    assert _read("gemma-2-27b", hidden_activation=None) == catalogue_model("gemma-2-27b")
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(
+    "kind", [kind for kind in MODEL_TYPES if kind != "minicpm3" and "deepseek" not in kind]
+)
+def test_all_that_transformers_writes_of_a_family_is_read(kind: str):
+    """Every field that its class has, with its defaults: none may be refused as unknown."""
+    config = pytest.importorskip("transformers").AutoConfig.for_model(kind)
+    written = json.loads(config.to_json_string(use_diff=False))
+    model = model_from_config(written)
+    text = config.get_text_config()
+    assert (model.layers, model.heads) == (text.num_hidden_layers, text.num_attention_heads)
+    assert (model.d_model, model.vocabulary) == (text.hidden_size, text.vocab_size)

@@ -45,7 +45,8 @@ class Model(BaseModel):
     """Longest context the model was trained for, in tokens; None where the source does not say."""
 
     window: Count | None = None
-    """Tokens a local layer attends to, its own included; None where every layer attends to all."""
+    """Tokens a local layer attends to, its own included: token t sees t - window + 1 to t. None where every
+    layer attends to all."""
     global_period: Count | None = None
     """With a window: every n-th layer is global, the others local; None where every layer is local."""
     latent: Latent | None = None
@@ -56,7 +57,8 @@ class Model(BaseModel):
     """Whether the attention's output projection has a bias."""
     ffn_bias: bool = False
     qk_norm: bool = False
-    """Whether each head's queries and keys pass a norm (two vectors of head_dim for each layer)."""
+    """Whether each head's queries and keys pass a norm of the kind and epsilon of all norms, before they are
+    turned (two vectors of head_dim for each layer)."""
     post_norms: bool = False
     """Whether a serial block also norms what attention and feed-forward put out: four norms a layer."""
     separate_norms: bool = False
@@ -71,10 +73,12 @@ class Model(BaseModel):
     local_rotary_base: Factor | None = None
     """Base of the local layers, which then are not scaled; None where they turn as the global ones do."""
     attention_softcap: Factor | None = None
+    """A score s becomes c tanh(s / c), before the mask."""
     logit_softcap: Factor | None = None
     attention_scale: Factor | None = None
-    """What scores are multiplied by, where that is not head_dim**-0.5."""
+    """What scores are multiplied by, where that is not head_dim**-0.5; before their softcap."""
     embedding_scale: Factor | None = None
+    """What embeddings are multiplied by; in bf16 it is rounded to bf16 first."""
     residual_scale: Factor | None = None
     """What each half of a block is multiplied by before it joins the residual."""
     logit_scale: Factor | None = None

@@ -55,6 +55,9 @@ TERMS: dict[str, Term] = {
         "share", "part of the activations' bytes that goes through memory; 0 keeps all on chip", 0.0, 8.0, 0.0
     ),
     "hidden_share": Term("share", "part of the transfers that goes on behind operations", 0.0, 1.0, 0.0),
+    "looped_share": Term(
+        "share", "part of what looped collectives can send behind their own matmuls that they do", 0.0, 1.0, 1.0
+    ),
     "layer_seconds": Term("seconds", "time of a layer that no count explains", 0.0, 0.01, 0.0),
     "sequence_seconds": Term(
         "seconds", "time of a layer for each sequence that a chip attends to", 0.0, 1e-4, 0.0

@@ -11,8 +11,8 @@ import reprlib
 from typing import Any
 
 from partita.errors import InputError
-from partita.specs.hugging_face import rotary, windows
 from partita.specs.hugging_face.family import Accepted, Config, Family, false, refuse
+from partita.specs.hugging_face.harmless import is_harmless
 
 _COUNTS = ("num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window")
 _NUMBERS = ("rms_norm_eps", "rope_theta", "partial_rotary_factor")
@@ -24,15 +24,6 @@ _EVERYWHERE: tuple[Accepted, ...] = (
 )
 
 _EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
-_SIZE = re.compile(
-    r"(^|_)(size|dim|dims|rank|heads?|layers?|n|num|width|inner|kernel|state|ratio|streams)(_|$)"
-)
-_HARMLESS = {
-    *("num_labels", "num_beams", "num_beam_groups", "num_return_sequences", "chunk_size_feed_forward"),
-    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "output_hidden_states", "n_ctx", "n_positions"),
-    *("num_logits_to_keep", "pretraining_tp", "model_max_length", "max_window_layers", "rotary_dim"),
-    *("original_max_position_embeddings", "cache_implementation", "num_key_value_heads", "head_dim"),
-}
 
 
 def check_types(family: Family, config: Config, where: str | None) -> None:
@@ -77,18 +68,21 @@ def refuse_experts(family: Family, config: Config) -> None:
 
 
 def check_understood(family: Family, config: Config) -> None:
-    """Raises InputError on the first field that looks like a size and is none that is read."""
-    known = {*family.needed, *family.counts, *family.numbers, *family.flags, *family.understood, *_HARMLESS}
-    known |= {*_COUNTS, *_NUMBERS, *_FLAGS, *rotary.FIELDS, *windows.FIELDS}
+    """Raises InputError on the first field that says something and is neither read nor known as harmless.
+
+    What is null, false, 0 or empty says nothing: it switches off what this version does not know.
+    """
+    known = {*family.needed, *family.counts, *family.numbers, *family.flags, *family.understood}
+    known |= {"tie_word_embeddings", "max_position_embeddings"}
     known |= {rule.name for rule in (*_EVERYWHERE, *family.accepted)}
     for name, value in config.items():
-        if name not in known and _SIZE.search(name) and not name.endswith("_id") and _says_something(value):
-            message = "may change the model's sizes and is not understood in config.json; leave it out if not"
-            raise InputError(name, value, message)
+        if value and name not in known and not is_harmless(name):
+            message = "may change the model and is not understood in config.json; leave it out if it does not"
+            raise InputError(name, reprlib.repr(value), message)
 
 
 def _says_something(value: Any) -> bool:
-    """A number but 0, or a list of things: what a size could be."""
+    """A number but 0, or a list of things: what experts are given by."""
     return (_is_number(value) and value != 0) or (isinstance(value, list) and len(value) > 0)
 
 

@@ -44,7 +44,8 @@ class Family:
     """From the whole file to the part that describes the language model."""
     accepted: tuple[Accepted, ...] = ()
     understood: tuple[str, ...] = ()
-    """Further fields that are read, or are known to change nothing that is read."""
+    """Further fields that are read, or are known to change nothing that is read. Any that is named nowhere
+    here is refused, unless no model heeds it (`harmless.py`)."""
 
 
 def false(name: str, words: str) -> Accepted:
@@ -73,16 +74,30 @@ def head_dim(config: Config, d_model: int, heads: int) -> int:
         if d_model % heads:
             message = f"must be a multiple of the attention heads ({heads}), or head_dim be given"
             raise InputError("hidden_size", d_model, message)
-        found = d_model // heads
+        return divided(d_model, heads)
     if found % 2:
         raise InputError("head_dim", found, "must be even for rotary positions")
     return found
 
 
-def gated(config: Config, name: str = "hidden_act") -> str:
+def divided(d_model: int, heads: int) -> int:
+    """The width divided by the heads; even, for rotary positions."""
+    if d_model % heads:
+        raise InputError("hidden_size", d_model, f"must be a multiple of the attention heads ({heads})")
+    if d_model // heads % 2:
+        message = f"divided by the attention heads ({heads}) must be even for rotary positions"
+        raise InputError("hidden_size", d_model, message)
+    return d_model // heads
+
+
+_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate")
+"""Names of one function: GELU in its approximation by tanh."""
+
+
+def gated(config: Config, name: str = "hidden_act", absent: str = "silu") -> str:
     """The feed-forward block of an activation between two input matrices."""
-    kinds = {"silu": "swiglu", "swish": "swiglu", "gelu_pytorch_tanh": "geglu"}
-    value = config.get(name, "silu")
+    kinds = {"silu": "swiglu", "swish": "swiglu"} | dict.fromkeys(_TANH, "geglu")
+    value = config.get(name, absent)
     if not isinstance(value, str) or value not in kinds:
         raise refuse(name, value, "silu, gelu_pytorch_tanh")
     return kinds[value]
@@ -90,7 +105,7 @@ def gated(config: Config, name: str = "hidden_act") -> str:
 
 def plain(config: Config, name: str = "hidden_act") -> str:
     """The feed-forward block of an activation after one input matrix."""
-    kinds = dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu") | {"gelu": "exact_gelu"}
+    kinds = dict.fromkeys(_TANH, "gelu") | dict.fromkeys(("gelu", "gelu_python"), "exact_gelu")
     value = config.get(name, "gelu")
     if not isinstance(value, str) or value not in kinds:
         raise refuse(name, value, ", ".join(kinds))

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from partita.specs.hugging_face.family import Config, Family, gated, refuse
-from partita.specs.hugging_face.llama import common
+from partita.specs.hugging_face.family import Accepted, Config, Family, false, gated, refuse
+from partita.specs.hugging_face.llama import KNOWN, common
 from partita.specs.hugging_face.rotary import local_base, rotary
 from partita.specs.hugging_face.windows import windows
 
-_NUMBERS = (
-    "query_pre_attn_scalar",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "rope_local_base_freq",
-)
-_UNDERSTOOD = ("hidden_activation", "image_token_index", "mm_tokens_per_image")
+_NUMBERS = ("query_pre_attn_scalar", "final_logit_softcapping")
+_UNDERSTOOD = (*KNOWN, "hidden_activation", "sliding_window", "layer_types")
+_CAUSAL = false("use_bidirectional_attention", "a token sees itself and the past")
+_NO_SCORE_CAP = Accepted("attn_logit_softcapping", lambda value: value is None, "null; the family has none")
 
 
 def _gemma(config: Config, period: int) -> dict[str, Any]:
     fields = common({**config, "hidden_act": "silu"})
     bias, scalar = config.get("attention_bias", False), config["query_pre_attn_scalar"]
     return fields | {
-        "feed_forward": gated(config, "hidden_activation"),
+        "feed_forward": gated(config, "hidden_activation", "gelu_pytorch_tanh"),
         "tied_embedding": config.get("tie_word_embeddings", True),
         "qkv_bias": bias,
         "output_bias": bias,
@@ -68,12 +66,24 @@ _GEMMA3 = {
     **{"vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4},
     **{"sliding_window": 4096, "sliding_window_pattern": 6, "max_position_embeddings": 131_072},
 }
-_COUNTS = ("sliding_window_pattern",)
-_GEMMA3_TEXT = Family(_gemma3, counts=_COUNTS, numbers=_NUMBERS, absent=_GEMMA3, understood=_UNDERSTOOD)
+_GEMMA3_TEXT = Family(
+    _gemma3,
+    counts=("sliding_window_pattern",),
+    numbers=(*_NUMBERS, "rope_local_base_freq"),
+    flags=("attention_bias",),
+    absent=_GEMMA3,
+    accepted=(_CAUSAL, _NO_SCORE_CAP),
+    understood=_UNDERSTOOD,
+)
 FAMILIES = {
-    "gemma2": Family(_gemma2, numbers=_NUMBERS, absent=_GEMMA2, understood=_UNDERSTOOD),
-    "gemma3_text": _GEMMA3_TEXT,
-    "gemma3": Family(
-        _gemma3, counts=_COUNTS, numbers=_NUMBERS, absent=_GEMMA3, understood=_UNDERSTOOD, unwrap=_text
+    "gemma2": Family(
+        _gemma2,
+        numbers=(*_NUMBERS, "attn_logit_softcapping"),
+        flags=("attention_bias",),
+        absent=_GEMMA2,
+        accepted=(_CAUSAL,),
+        understood=_UNDERSTOOD,
     ),
+    "gemma3_text": _GEMMA3_TEXT,
+    "gemma3": replace(_GEMMA3_TEXT, unwrap=_text),
 }

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from partita.errors import InputError
-from partita.specs.hugging_face.family import Accepted, Config, Family, false, head_dim, kv_heads, plain
+from partita.specs.hugging_face.family import (
+    Accepted,
+    Config,
+    Family,
+    divided,
+    false,
+    kv_heads,
+    plain,
+    refuse,
+)
+from partita.specs.hugging_face.rotary import FIELDS as ROTARY
 from partita.specs.hugging_face.rotary import rotary
 
 
@@ -43,7 +53,7 @@ def _gpt_neox(config: Config) -> dict[str, Any]:
         "d_ff": config["intermediate_size"],
         "heads": heads,
         "kv_heads": heads,
-        "head_dim": head_dim(config, d_model, heads),
+        "head_dim": divided(d_model, heads),
         "vocabulary": config["vocab_size"],
         "block": "parallel" if parallel else "serial",
         "separate_norms": parallel,
@@ -64,6 +74,11 @@ def _falcon(config: Config) -> dict[str, Any]:
     parallel = newer or config.get("parallel_attn", True)
     own = {} if newer or not config.get("multi_query", True) else {"num_kv_heads": 1}
     norms = config.get("num_ln_in_parallel_attn", 2 if newer else 1)
+    if norms > (2 if newer else 1):
+        words = "1 or 2 with new_decoder_architecture, else 1"
+        raise refuse("num_ln_in_parallel_attn", norms, words)
+    if newer and not config.get("parallel_attn", True):
+        raise refuse("parallel_attn", False, "true with new_decoder_architecture")
     own_positions = {"positions": "alibi"} if config.get("alibi", False) else rotary(config)
     return own_positions | {
         "layers": config["num_hidden_layers"],
@@ -71,7 +86,7 @@ def _falcon(config: Config) -> dict[str, Any]:
         "d_ff": config.get("ffn_hidden_size", 4 * d_model),
         "heads": heads,
         "kv_heads": kv_heads({**config, **own}, heads, "num_kv_heads"),
-        "head_dim": head_dim(config, d_model, heads),
+        "head_dim": divided(d_model, heads),
         "vocabulary": config["vocab_size"],
         "block": "parallel" if parallel else "serial",
         "separate_norms": parallel and norms == 2,
@@ -87,8 +102,16 @@ def _falcon(config: Config) -> dict[str, Any]:
 
 
 def _falcon_names(config: Config) -> Config:
-    """The first files of the family call two sizes otherwise."""
+    """The first files of the family call some sizes otherwise."""
     names = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_kv_heads"}
+    names["n_embed"] = "hidden_size"
+    return {names.get(name, name): value for name, value in config.items()}
+
+
+def _gpt2_names(config: Config) -> Config:
+    """Sizes may have the names that they have in other families."""
+    names = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+    names["max_position_embeddings"] = "n_positions"
     return {names.get(name, name): value for name, value in config.items()}
 
 
@@ -99,15 +122,18 @@ FAMILIES = {
         counts=("n_inner", "n_positions", "n_ctx"),
         numbers=("layer_norm_epsilon",),
         absent={"n_positions": 1024},
+        unwrap=_gpt2_names,
         accepted=(
             Accepted("scale_attn_weights", bool, "true; scores are scaled by the head size"),
             false("scale_attn_by_inverse_layer_idx", "scores are not scaled by the layer"),
         ),
+        understood=("activation_function",),
     ),
     "gpt_neox": Family(
         _gpt_neox,
         numbers=("layer_norm_eps", "rotary_pct", "rotary_emb_base"),
-        flags=("use_parallel_residual",),
+        flags=("use_parallel_residual", "attention_bias"),
+        understood=("hidden_act", *ROTARY),
     ),
     "falcon": Family(
         _falcon,
@@ -116,5 +142,6 @@ FAMILIES = {
         numbers=("layer_norm_epsilon",),
         flags=("new_decoder_architecture", "bias", "parallel_attn", "multi_query", "alibi"),
         unwrap=_falcon_names,
+        understood=("activation", *ROTARY),
     ),
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 from partita.errors import InputError
 from partita.specs.hugging_face.family import SIZES, Config, Family, false
-from partita.specs.hugging_face.llama import common
+from partita.specs.hugging_face.llama import KNOWN, common
 from partita.specs.hugging_face.rotary import rotary
 from partita.specs.latent import Latent
 
@@ -16,7 +16,9 @@ _NO_BIAS = (false("attention_bias", "latent attention here has no biases"),)
 _EXPERTS = (
     *("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
     *("moe_layer_freq", "first_k_dense_replace", "ep_size", "routed_scaling_factor", "n_group"),
+    *("topk_group", "topk_method", "norm_topk_prob", "scoring_func", "aux_loss_alpha", "seq_aux"),
 )
+_DEEPSEEK = (*KNOWN, *_EXPERTS, "rope_interleave", "qk_head_dim")
 
 
 def _latent(config: Config) -> dict[str, Any]:
@@ -65,14 +67,15 @@ FAMILIES = {
         counts=(*_RANKS, "dim_model_base"),
         numbers=("scale_emb", "scale_depth"),
         accepted=_NO_BIAS,
+        understood=KNOWN,
     ),
-    "deepseek_v2": Family(_deepseek, needed=_NEEDED, counts=_RANKS, accepted=_NO_BIAS, understood=_EXPERTS),
+    "deepseek_v2": Family(_deepseek, needed=_NEEDED, counts=_RANKS, accepted=_NO_BIAS, understood=_DEEPSEEK),
     "deepseek_v3": Family(
         _deepseek,
         needed=_NEEDED,
         counts=_RANKS,
         absent={"n_routed_experts": 256},
         accepted=_NO_BIAS,
-        understood=_EXPERTS,
+        understood=_DEEPSEEK,
     ),
 }

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.specs.hugging_face.family import Accepted, Config, Family, gated, head_dim, kv_heads
+from partita.specs.hugging_face.family import Accepted, Config, Family, false, gated, head_dim, kv_heads
+from partita.specs.hugging_face.rotary import FIELDS as ROTARY
 from partita.specs.hugging_face.rotary import rotary
+from partita.specs.hugging_face.windows import FIELDS as WINDOWS
 from partita.specs.hugging_face.windows import windows, windows_above
 
+KNOWN = ("num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", *ROTARY)
+"""Fields of the whole form that need not be there."""
 _NO_WINDOW = Accepted("sliding_window", lambda value: value is None, "null; this family has no windows")
 
 
@@ -49,9 +53,30 @@ def _qwen3(config: Config) -> dict[str, Any]:
     return common(config) | extra | rotary(config) | windows_above(config)
 
 
+_BIASES = Accepted(
+    "attention_bias", lambda value: value, "true; this family has biases of queries, keys and values"
+)
+_ABOVE = ("sliding_window", "layer_types", "use_sliding_window", "max_window_layers")
 FAMILIES = {
-    "llama": Family(_llama, flags=("mlp_bias",), accepted=(_NO_WINDOW,)),
-    "mistral": Family(_mistral, absent={"num_key_value_heads": 8, "sliding_window": 4096}),
-    "qwen2": Family(_qwen2, absent={"num_key_value_heads": 32, "sliding_window": 4096}),
-    "qwen3": Family(_qwen3, absent={"num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128}),
+    "llama": Family(
+        _llama, flags=("attention_bias", "mlp_bias"), accepted=(_NO_WINDOW,), understood=(*KNOWN, *WINDOWS)
+    ),
+    "mistral": Family(
+        _mistral,
+        absent={"num_key_value_heads": 8, "sliding_window": 4096},
+        accepted=(false("attention_bias", "this family has no biases"),),
+        understood=(*KNOWN, "sliding_window", "layer_types"),
+    ),
+    "qwen2": Family(
+        _qwen2,
+        absent={"num_key_value_heads": 32, "sliding_window": 4096},
+        accepted=(_BIASES,),
+        understood=(*KNOWN, *_ABOVE),
+    ),
+    "qwen3": Family(
+        _qwen3,
+        flags=("attention_bias",),
+        absent={"num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
+        understood=(*KNOWN, *_ABOVE),
+    ),
 }

@@ -26,9 +26,13 @@ def windows(config: Config, period: int | None = None) -> dict[str, Any]:
 
 def windows_above(config: Config) -> dict[str, Any]:
     """As Qwen has it: with `use_sliding_window`, the layers from `max_window_layers` on are local."""
+    switch = config.get("use_sliding_window", False)
     if "layer_types" in config:
-        return windows(config)
-    if not config.get("use_sliding_window"):
+        found = windows(config)
+        if found["window"] and not switch:
+            raise refuse("use_sliding_window", switch, "true, where layer_types has sliding_attention")
+        return found
+    if not switch:
         return {"window": None, "global_period": None}
     first, layers = config.get("max_window_layers", 28), config["num_hidden_layers"]
     if first >= layers:

@@ -1,18 +1,21 @@
 """The Transformer once more, unsharded, in plain NumPy: what every other way of running it must equal.
 
 Written from the equations and for reading; shares no code with the program under test, only the `Model`
-that says what to run. One sequence at a time, every token at once, in float64.
+that says what to run. One sequence at a time, every token at once, in float64. Of what a `Model` can say it
+leaves out latent attention and ALiBi.
 
 Shapes: T tokens, E d_model, K key/value heads, G query heads to each, D head dim, F d_ff, V vocabulary.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from partita.specs.model import Model
+from partita.specs.rotary import LinearScaling, Llama3Scaling, YarnScaling
 
 Parameters = Mapping[str, np.ndarray]
 
@@ -37,6 +40,9 @@ def greedy(model: Model, parameters: Parameters, tokens: Sequence[int], steps: i
 
 def _forward(model: Model, parameters: Parameters, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     x = parameters["embed"][list(tokens)].astype(np.float64)  # [T, E]
+    x = x * (model.embedding_scale or 1)
+    if model.positions == "learned":
+        x = x + parameters["positions"][: len(x)]
     cache = []
     for i in range(model.layers):
         start = f"layers.{i}."
@@ -45,21 +51,41 @@ def _forward(model: Model, parameters: Parameters, tokens: Sequence[int]) -> tup
             for name, value in parameters.items()
             if name.startswith(start)
         }
-        y = normalise(model, x, layer.get("norm"))
-        attended, keys_and_values = attention(model, y, layer)
-        if model.block == "parallel":
-            x = x + attended + feed_forward(model, y, layer)
-        else:
-            x = x + attended
-            x = x + feed_forward(model, normalise(model, x, layer.get("ffn_norm")), layer)
+        x, keys_and_values = block(model, x, layer, is_local(model, i))
         cache.append(keys_and_values)
     x = normalise(model, x, parameters.get("final_norm"))
     table = parameters["embed" if model.tied_embedding else "unembed"]
-    return x @ table.astype(np.float64).T, np.stack(cache)
+    scores = x @ table.astype(np.float64).T * (model.logit_scale or 1)
+    return softcapped(scores, model.logit_softcap), np.stack(cache)
+
+
+def is_local(model: Model, layer: int) -> bool:
+    """Whether a layer attends to its window only: all do, but every n-th where some are global."""
+    if model.window is None:
+        return False
+    return model.global_period is None or (layer + 1) % model.global_period != 0
+
+
+def block(model: Model, x: np.ndarray, layer: Parameters, local: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The residual x [T, E] after one block, and the keys and values [T, 2, K, D] of its attention."""
+    scale = model.residual_scale or 1
+    y = normalise(model, x, layer.get("norm"))
+    attended, keys_and_values = attention(model, y, layer, local)
+    if model.block == "parallel":
+        if model.separate_norms:
+            y = normalise(model, x, layer.get("ffn_norm"))
+        return x + scale * attended + scale * feed_forward(model, y, layer), keys_and_values
+    if model.post_norms:
+        attended = normalise(model, attended, layer.get("post_norm"))
+    x = x + scale * attended
+    fed = feed_forward(model, normalise(model, x, layer.get("ffn_norm")), layer)
+    if model.post_norms:
+        fed = normalise(model, fed, layer.get("ffn_post_norm"))
+    return x + scale * fed, keys_and_values
 
 
 def normalise(model: Model, x: np.ndarray, vectors: np.ndarray | None) -> np.ndarray:
-    """RMSNorm or LayerNorm over E; `vectors` [N, E] are its scale and, for LayerNorm, its bias."""
+    """RMSNorm or LayerNorm over the last dim; `vectors` are its scale and, for LayerNorm, its bias."""
     if model.norm == "layernorm":
         x = x - x.mean(axis=-1, keepdims=True)
     x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + model.norm_epsilon)
@@ -69,37 +95,113 @@ def normalise(model: Model, x: np.ndarray, vectors: np.ndarray | None) -> np.nda
     return x + vectors[1] if model.norm == "layernorm" else x
 
 
-def attention(model: Model, y: np.ndarray, layer: Parameters) -> tuple[np.ndarray, np.ndarray]:
+def softcapped(x: np.ndarray, cap: float | None) -> np.ndarray:
+    """Bent so that it stays within the cap on either side."""
+    return x if cap is None else cap * np.tanh(x / cap)
+
+
+def attention(
+    model: Model, y: np.ndarray, layer: Parameters, local: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Causal grouped-query attention of y [T, E]: its output [T, E], and keys and values [T, 2, K, D]."""
-    query = np.einsum("te,ekgd->tkgd", y, layer["q"])
+    query = np.einsum("te,ekgd->tkgd", y, layer["q"]) + layer.get("q_bias", 0)
     key, value = np.einsum("te,eckd->ctkd", y, layer["kv"])
+    if model.qkv_bias:
+        key, value = key + layer["kv_bias"][0], value + layer["kv_bias"][1]
+    if model.qk_norm:
+        query = normalise(model, query, layer.get("q_norm"))
+        key = normalise(model, key, layer.get("k_norm"))
     if model.positions == "rotary":
-        query, key = rotate(query, model.rotary_base), rotate(key, model.rotary_base)
-    scores = np.einsum("tkgd,skd->kgts", query, key) / np.sqrt(model.head_dim)
-    time = np.arange(len(y))
-    scores = np.where(time[None, :] <= time[:, None], scores, -np.inf)  # a token sees itself and the past
+        turns, size = rotary_turns(model, local)
+        neighbours = model.rotary_pairs == "interleaved"
+        query, key = (rotate(x, turns, size, neighbours) for x in (query, key))
+    scale = model.attention_scale or model.head_dim**-0.5
+    scores = softcapped(np.einsum("tkgd,skd->kgts", query, key) * scale, model.attention_softcap)
+    now, then = np.arange(len(y))[:, None], np.arange(len(y))[None, :]
+    seen = then <= now  # a token sees itself and the past
+    if local and model.window is not None:
+        seen &= now - then < model.window
+    scores = np.where(seen, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights = weights / weights.sum(axis=-1, keepdims=True)
     mixed = np.einsum("kgts,skd->tkgd", weights, value)
-    return np.einsum("tkgd,kgde->te", mixed, layer["o"]), np.stack([key, value], axis=1)
+    out = np.einsum("tkgd,kgde->te", mixed, layer["o"]) + layer.get("o_bias", 0)
+    return out, np.stack([key, value], axis=1)
 
 
-def rotate(x: np.ndarray, base: float) -> np.ndarray:
-    """Turns each pair (d, d + D/2) of x [T, ..., D] by position * base^(-2d/D)."""
-    half = x.shape[-1] // 2
-    angles = np.arange(len(x))[:, None] * base ** (-np.arange(half) / half)  # [T, D/2]
-    angles = angles.reshape(len(x), *[1] * (x.ndim - 2), half)
-    first, second = x[..., :half], x[..., half:]
-    cos, sin = np.cos(angles), np.sin(angles)
-    return np.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+def rotate(x: np.ndarray, turns: Sequence[float], size: float = 1, neighbours: bool = False) -> np.ndarray:
+    """Turns pair i of x [T, ..., D] by position * turns[i]; what the pairs do not reach stays.
+
+    Pairs are i and i + len(turns), or neighbours. size: what sines and cosines are multiplied by.
+    """
+    first = np.arange(len(turns)) * (2 if neighbours else 1)
+    second = first + (1 if neighbours else len(turns))
+    angles = np.arange(len(x))[:, None] * np.asarray(turns)  # [T, pairs]
+    angles = angles.reshape(len(x), *[1] * (x.ndim - 2), len(turns))
+    cos, sin = size * np.cos(angles), size * np.sin(angles)
+    turned = x.copy()
+    turned[..., first] = x[..., first] * cos - x[..., second] * sin
+    turned[..., second] = x[..., first] * sin + x[..., second] * cos
+    return turned
+
+
+def rotary_turns(model: Model, local: bool) -> tuple[list[float], float]:
+    """How far each pair turns from one position to the next, and what its sines and cosines are times."""
+    dim = int(model.head_dim * model.rotary_fraction)
+    if local and model.local_rotary_base is not None:
+        return [model.local_rotary_base ** (-i / dim) for i in range(0, dim, 2)], 1
+    turns = [model.rotary_base ** (-i / dim) for i in range(0, dim, 2)]
+    scaling = model.rotary_scaling
+    match scaling:
+        case None:
+            return turns, 1
+        case LinearScaling():
+            return [turn / scaling.factor for turn in turns], 1
+        case Llama3Scaling():
+            return [_llama3(scaling, turn) for turn in turns], 1
+        case YarnScaling():
+            size = scaling.attention_factor or 0.1 * math.log(scaling.factor) + 1
+            return _yarn(scaling, turns, model.rotary_base, dim), size
+    raise ValueError(f"no frequencies for {scaling}")
+
+
+def _llama3(scaling: Llama3Scaling, turn: float) -> float:
+    """By wavelength: long waves are stretched, short ones kept, those between partly stretched."""
+    wave, length = 2 * math.pi / turn, scaling.original_max_position
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    if wave < length / high:
+        return turn
+    if wave > length / low:
+        return turn / scaling.factor
+    smooth = (length / wave - low) / (high - low)
+    return (1 - smooth) * turn / scaling.factor + smooth * turn
+
+
+def _yarn(scaling: YarnScaling, turns: Sequence[float], base: float, dim: int) -> list[float]:
+    """By the number of the pair, along a ramp between those that turn beta_fast and beta_slow times."""
+    ends = []
+    for beta in (scaling.beta_fast, scaling.beta_slow):
+        once = scaling.original_max_position / (beta * 2 * math.pi)
+        ends.append(dim * math.log(once) / (2 * math.log(base)))
+    if scaling.truncate:
+        ends = [math.floor(ends[0]), math.ceil(ends[1])]
+    start, end = max(ends[0], 0), min(ends[1], dim - 1)
+    if start == end:
+        end += 0.001
+    stretched = [min(max((i - start) / (end - start), 0), 1) for i in range(len(turns))]
+    return [t / scaling.factor * s + t * (1 - s) for t, s in zip(turns, stretched, strict=True)]
 
 
 def feed_forward(model: Model, y: np.ndarray, layer: Parameters) -> np.ndarray:
-    """SwiGLU, or GELU in its tanh approximation, of y [T, E]."""
-    inputs = np.einsum("te,emf->mtf", y, layer["ffn_in"])
+    """An activation of y [T, E] after a matrix, gated by another one in swiglu and geglu."""
+    inputs = np.einsum("te,emf->tmf", y, layer["ffn_in"]) + layer.get("ffn_in_bias", 0)
+    h = inputs[:, 0]
     if model.feed_forward == "swiglu":
-        hidden = inputs[0] / (1 + np.exp(-inputs[0])) * inputs[1]
-    else:
-        h = inputs[0]
-        hidden = h / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
-    return hidden @ layer["ffn_out"]
+        h = h / (1 + np.exp(-h))
+    elif model.feed_forward == "exact_gelu":
+        h = h / 2 * (1 + np.vectorize(math.erf)(h / math.sqrt(2)))
+    else:  # gelu, geglu: its approximation by tanh
+        h = h / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
+    if model.feed_forward in ("swiglu", "geglu"):
+        h = h * inputs[:, 1]
+    return h @ layer["ffn_out"] + layer.get("ffn_out_bias", 0)

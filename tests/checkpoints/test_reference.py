@@ -17,6 +17,7 @@ FORMS = [
     MODEL.model_copy(update={"block": "parallel", "norm": "layernorm", "feed_forward": "gelu"}),
     MODEL.model_copy(update={"norm_parameters": False, "positions": "none", "tied_embedding": False}),
 ]
+TURNS = [1, 100 ** (-1 / 3), 100 ** (-2 / 3)]
 TOKENS = [3, 1, 4, 1, 5, 9, 2]
 
 
@@ -69,7 +70,7 @@ def test_grouped_heads_equal_heads_with_their_keys_repeated():
 
 def test_rotary_scores_depend_on_distance_alone():
     query, key = np.random.default_rng(0).standard_normal((2, 6))
-    queries, keys = (reference.rotate(np.tile(vector, (12, 1)), 100.0) for vector in (query, key))
+    queries, keys = (reference.rotate(np.tile(vector, (12, 1)), TURNS) for vector in (query, key))
     scores = queries @ keys.T
     for distance in range(4):
         along = np.diagonal(scores, offset=-distance)
@@ -83,7 +84,7 @@ def test_rotary_turns_the_first_pair_by_the_position():
     x[:, 0] = 1
     expected = np.zeros((3, 6))
     expected[:, 0], expected[:, 3] = np.cos([0, 1, 2]), np.sin([0, 1, 2])
-    np.testing.assert_allclose(reference.rotate(x, 100.0), expected, atol=1e-15)
+    np.testing.assert_allclose(reference.rotate(x, TURNS), expected, atol=1e-15)
 
 
 def test_norms_by_hand():

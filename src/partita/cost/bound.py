@@ -1,7 +1,8 @@
 """The bound: the paper's roofline with peak constants (Pope et al. 2022, section 2 and appendix A.1).
 
 A step takes at least the larger of its compute and its memory time, and then its communication, which the
-paper adds. A runtime that hides communication behind the matmuls can at best reach `overlapped_seconds`.
+paper adds. A runtime that hides communication behind the matmuls can at best reach `overlapped_seconds`; a
+looped collective einsum counts here as the collective it stands for.
 Knows nothing about efficiency: what a real chip reaches is the estimate's business.
 """
 
@@ -71,7 +72,7 @@ def bound(ledger: Ledger, peaks: Peaks) -> Bound:
     sent: dict[tuple[str, str], Number] = {}
     for entry in ledger.entries:
         if entry.axes:
-            key = (entry.kind, entry.axes)
+            key = (entry.loop.instead if entry.loop else entry.kind, entry.axes)
             more = entry.sent_bytes if entry.repeat == 1 else entry.sent_bytes * entry.repeat
             sent[key] = sent[key] + more if key in sent else more
     links: dict[str, Number] = {}
@@ -89,4 +90,5 @@ def bound(ledger: Ledger, peaks: Peaks) -> Bound:
 
 def communication_seconds(entry: Entry, peaks: Peaks) -> Number:
     """Of a collective, once: as `Links.seconds` counts it."""
-    return peaks.links.seconds(entry.kind, entry.axes, entry.sent_bytes)
+    kind = entry.loop.instead if entry.loop else entry.kind
+    return peaks.links.seconds(kind, entry.axes, entry.sent_bytes)

@@ -10,7 +10,8 @@ level of the fabric that it spans, message_seconds (on a torus for each physical
 and hop_seconds for every chip beyond the second that a message passes (k - 1 in a ring of k chips, twice that
 in an all-reduce), and its bytes at the level's peak x share (partial sums in the format that the profile's
 software sends them in, where that is known; with own_share of the chip's own shard, where that is copied
-too); hidden_share of the bytes' time goes on behind the operations. To these come, for each layer,
+too); hidden_share of the bytes' time goes on behind the operations, and of a looped collective einsum's
+looped_share of what can (`looped.py`). To these come, for each layer,
 layer_seconds, and sequence_seconds for every sequence that a chip attends to (pages of the cache, positions,
 sums of split attention: work by sequence, not by byte); and step_seconds for the step.
 
@@ -29,6 +30,7 @@ import numpy as np
 from partita.cost.bound import Peaks, bound
 from partita.cost.ledger import Entry, Ledger, Number
 from partita.cost.links import Links
+from partita.cost.looped import hidden_seconds, links_used, steps
 from partita.specs.formats import BYTES
 from partita.specs.profile import Profile
 
@@ -66,14 +68,22 @@ def estimate(ledger: Ledger, peaks: Peaks, profile: Profile) -> Estimate:
     operations: Number = 0
     links: dict[str, Number] = {}
     latency: Number = 0
+    plain: Number = 0  # of the links' seconds, those of no loop
+    looped: Number = 0  # hidden in loops
     for entry in ledger.entries:
         if entry.axes:
             seconds = transfer_seconds(entry, peaks.links, profile) * entry.repeat
             links[entry.axes] = links[entry.axes] + seconds if entry.axes in links else seconds
             latency = latency + message_seconds(entry, peaks.links, profile) * entry.repeat
+            if entry.loop is None:
+                plain = plain + seconds
+            else:
+                dots = sum(operation_seconds(dot, peaks, profile) * dot.repeat for dot in entry.loop.dots)
+                looped = looped + hidden_seconds(entry.loop, seconds, dots)
         else:
             operations = operations + operation_seconds(entry, peaks, profile) * entry.repeat
-    hidden = np.minimum(profile.value("hidden_share") * sum(links.values()), operations)
+    hidden = profile.value("hidden_share") * plain + profile.value("looped_share") * looped
+    hidden = np.minimum(hidden, operations)
     return Estimate(
         operation_seconds=operations,
         link_seconds=links,
@@ -105,7 +115,10 @@ def transfer_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
         share, own = (profile.link(name, level, entry.kind) for name in ("share", "own_share"))
         if own and entry.kind != "collective-permute":  # beside those for the k - 1 others
             pace = pace * (1 + own / np.maximum(span[index] - 1, 1))
-        found = np.maximum(found, pace / (share * links.own_links(index, entry.axes)))
+        busy = links.own_links(index, entry.axes)
+        if entry.loop is not None:
+            busy = busy * links_used(entry.loop, links, index, entry.axes)
+        found = np.maximum(found, pace / (share * busy))
     return entry.sent_bytes * _narrowed(entry, profile) * found
 
 
@@ -126,7 +139,8 @@ def message_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
             hops = links.hops(index, entry.axes)
             start = start * links.starts(index, entry.axes)
         found = found + start + profile.link("hop_seconds", level.kind, entry.kind) * hops * ways
-    return found * (np.asarray(entry.messages) > 0)
+    one_by_one = 1 if entry.loop is None else steps(entry.loop)
+    return found * one_by_one * (np.asarray(entry.messages) > 0)
 
 
 def sending_seconds(least_seconds: Number, level: str, profile: Profile) -> Number:

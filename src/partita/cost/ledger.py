@@ -16,6 +16,17 @@ Number = Any
 
 
 @dataclass(frozen=True)
+class Loop:
+    """What the permutations of a looped collective einsum stand for, and the dots they go on behind."""
+
+    name: str  # as a switch names it, e.g. "ffn/in/gather"
+    instead: str  # the collective: "all-gather" or "reduce-scatter"
+    two_way: bool
+    chips: Number  # of the ring
+    dots: tuple[Entry, ...]  # which are in the ledger too; each is done in as many parts as there are chips
+
+
+@dataclass(frozen=True)
 class Entry:
     """One operation of one chip, done `repeat` times a step."""
 
@@ -35,6 +46,7 @@ class Entry:
     sent_bytes: Number = 0  # into the network
     sums: str = ""  # number format of what is sent, where it is partial sums that may travel in another
     messages: Number = 0  # collectives started
+    loop: Loop | None = None  # of the permutations of a looped collective einsum
 
 
 @dataclass

@@ -56,7 +56,11 @@ TERMS: dict[str, Term] = {
     ),
     "hidden_share": Term("share", "part of the transfers that goes on behind operations", 0.0, 1.0, 0.0),
     "looped_share": Term(
-        "share", "part of what looped collectives can send behind their own matmuls that they do", 0.0, 1.0, 1.0
+        "share",
+        "part of what looped collectives can send behind their own matmuls that they do",
+        0.0,
+        1.0,
+        1.0,
     ),
     "layer_seconds": Term("seconds", "time of a layer that no count explains", 0.0, 0.01, 0.0),
     "sequence_seconds": Term(

@@ -50,6 +50,8 @@ def template(machine: Machine) -> Profile:
         constants = {
             f"{kind}/own_share": Constant(value=1.0, fixed=why) for kind, size in machine.fabric if size > 1
         }
+        why = "the devices share the processor: while one copies, no other multiplies any faster"
+        constants["looped_share"] = Constant(value=0.0, fixed=why)
     return Profile(name="here", source="being fitted", constants=constants)
 
 

@@ -1,0 +1,63 @@
+"""Looped collective einsums, priced: what they send, on which links, and how much of it the dots hide.
+
+Pope et al. 2022, section 3.5. A ring of K chips passes K - 1 shards on, one after the other, or both ways
+round two in a step (of an even ring the last step brings half a shard from each side). The product is made in
+K parts of d seconds; a step takes the longer of its bytes on their way and the parts that are multiplied
+meanwhile, and what is left over is multiplied at the end (of a gather) or before (a scatter):
+
+    one way     K - 1 times min(d, u) is hidden, u the seconds of a shard
+    both ways   min(d, u), then min(2 d, u) for each further step, and min(2 d, u / 2) for a last half one
+
+The start of each step's messages is never hidden. What software really hides is this times the profile's
+looped_share: nothing where the chips are threads of one processor. Splitting a product moves more
+activations: the sums of a gather are written and read once more for each part, the first operand of a scatter
+is read for each.
+
+The bound takes the permutations for the collective they stand for: overlap is no work, and what hiding it all
+could reach is `Bound.overlapped_seconds`. Numbers and NumPy arrays alike. Knows nothing about profiles.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.cost.ledger import Loop, Number
+from partita.cost.links import Links
+
+
+def messages(chips: Number, entries: Number, two_way: bool) -> Number:
+    """Permutations of a ring of `chips`, each with a shard of `entries` along the dim it is cut by."""
+    return chips - 1 + two_way * (chips % 2 == 0) * (entries > 1)
+
+
+def steps(loop: Loop) -> Number:
+    """Of the loop in which something is on its way; both ways at once are one step."""
+    return loop.chips // 2 if loop.two_way else loop.chips - 1
+
+
+def links_used(loop: Loop, links: Links, level: int, axes: str) -> Number:
+    """Part of those links on a level along `axes` that a ring keeps busy.
+
+    On a torus a ring over s physical axes goes along one of them at a time, one way round on one link of two.
+    """
+    if links.levels[level].kind != "torus":
+        return 1
+    return (1 if loop.two_way else 0.5) / links.starts(level, axes)
+
+
+def hidden_seconds(loop: Loop, transfer_seconds: Number, dot_seconds: Number) -> Number:
+    """Of the bytes' time that goes on behind the dots, at best, once."""
+    shard, part = transfer_seconds / np.maximum(loop.chips - 1, 1), dot_seconds / loop.chips
+    if not loop.two_way:
+        return (loop.chips - 1) * np.minimum(part, shard)
+    pairs, half = (loop.chips - 1) // 2, np.minimum(2 * part, shard) * (loop.chips % 2 == 0)
+    found = np.minimum(part, 2 * shard) + (pairs - 1) * np.minimum(2 * part, 2 * shard) + half
+    alone = np.minimum(part, shard) * (loop.chips > 1)  # two chips: half a shard each way is all there is
+    return np.where(pairs > 0, found, alone)[()]
+
+
+def moved_again(loop: Loop, operand_bytes: Number, out_bytes: Number) -> Number:
+    """Bytes of activations that splitting a dot moves beside those of the whole one, in memory."""
+    if loop.instead == "all-gather":
+        return 2 * (loop.chips - 1) * out_bytes
+    return (loop.chips - 1) * operand_bytes

@@ -32,7 +32,7 @@ _ROPE = {"rope_type": "default", "rope_theta": 500.0}
 
 
 def _save(kind: str, folder: Path, **fields: Any) -> Path:
-    """Makes transformers' model of this kind from the fields of its configuration, and saves it in float32."""
+    """Makes a model of this kind from the fields of its configuration, and saves it in float32."""
     import torch  # pyright: ignore[reportMissingImports]
     import transformers  # pyright: ignore[reportMissingImports]
 

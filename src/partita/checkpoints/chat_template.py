@@ -30,7 +30,8 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
-        self._special_tokens = dict(special_tokens)
+        self.source = source
+        self.special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(source)
         except TemplateError as error:
@@ -47,7 +48,7 @@ class ChatTemplate:
             if not _has_texts(message):
                 problem = "each message needs a text `role` and a text `content`"
                 raise InputError("messages", repr(message)[:80], problem)
-        variables = {**self._special_tokens, "messages": list(messages), "add_generation_prompt": True}
+        variables = {**self.special_tokens, "messages": list(messages), "add_generation_prompt": True}
         try:
             return self._template.render(variables)
         except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:

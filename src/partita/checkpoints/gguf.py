@@ -1,25 +1,28 @@
 """GGUF files as checkpoints: a model, its parameters by our names, and its tokenizer.
 
-Knows which architectures can be read, and nothing about meshes or what the parameters are used for.
+Knows nothing about meshes or what the parameters are used for.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from partita.checkpoints.checking import check_tensors
 from partita.checkpoints.gguf_file import GGUFFile
-from partita.checkpoints.gguf_llama import check_tensors, llama_model, llama_sources
 from partita.checkpoints.gguf_metadata import Metadata
+from partita.checkpoints.gguf_models import read_model
+from partita.checkpoints.gguf_names import names_of
+from partita.checkpoints.gguf_rotary import with_divisors
+from partita.checkpoints.stored import StoredCheckpoint
 from partita.specs.model import Model
 
 if TYPE_CHECKING:
     from partita.checkpoints.tokenizer import Tokenizer
 
-ARCHITECTURES = ("llama",)
+_DIVISORS = "rope_freqs.weight"
+# Why a tensor beyond the known ones is refused: part of its name -> what it is.
+_REASONS = {"rope_": "rotary tables", ".bias": "biases", "_exps": "experts", "_inp": "experts"}
 
 
 def model_from_gguf(path: str | Path) -> Model:
@@ -27,8 +30,8 @@ def model_from_gguf(path: str | Path) -> Model:
     return GGUFCheckpoint(path).model
 
 
-class GGUFCheckpoint:
-    """A GGUF file, mapped rather than read: `tensor` dequantises one parameter at a time.
+class GGUFCheckpoint(StoredCheckpoint):
+    """A GGUF file, mapped rather than read: a parameter is dequantised when it is asked for.
 
     Raises InputError for a file that is damaged or cut short (field "model", value the path), for an
     architecture or metadata key that is not run here (field the key), and, once for all of them, for
@@ -37,33 +40,18 @@ class GGUFCheckpoint:
 
     def __init__(self, path: str | Path):
         self._file = GGUFFile(path)
-        self._metadata = Metadata(self._file.metadata, self._file.path)
-        if self._metadata.text("general.architecture") not in ARCHITECTURES:
-            raise self._metadata.wrong(
-                "general.architecture", f"not supported; supported are: {', '.join(ARCHITECTURES)}"
-            )
-        if self._metadata.integer("split.count", 1) > 1:
-            raise self._metadata.wrong(
-                "split.count", "a model split over several files is not read; merge it into one"
-            )
+        metadata = Metadata(self._file.metadata, self._file.path)
         shapes = {name: tensor.shape for name, tensor in self._file.tensors.items()}
-        self.model = llama_model(self._metadata, shapes)
-        self._sources = llama_sources(self.model)
-        check_tensors(self._metadata, self._sources, shapes)
+        model = read_model(metadata, shapes)
+        names = names_of(metadata.text("general.architecture"), model)
+        sources = names.sources(model, shapes)
+        check_tensors(self._file.path, sources, shapes, names.harmless, _REASONS)
+        if _DIVISORS in shapes and model.positions == "rotary":
+            model = with_divisors(model, self._file.array(_DIVISORS), str(self._file.path))
 
-    def tensor(self, name: str) -> np.ndarray:
-        """One parameter in float32, dequantised, in the shape `partita.program.parameters` gives it."""
-        source = self._sources[name]
-        value = source.convert(*(self._file.array(stored) for stored in source.tensors))
-        return np.ascontiguousarray(value, dtype=np.float32)
+        def load_tokenizer() -> Tokenizer | None:
+            from partita.checkpoints.gguf_tokenizer import read_tokenizer
 
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The file's own tokenizer, None where it has none; InputError for a kind that is not read."""
-        return self._tokenizer
+            return read_tokenizer(metadata, model.vocabulary)
 
-    @cached_property
-    def _tokenizer(self) -> Tokenizer | None:
-        from partita.checkpoints.gguf_tokenizer import read_tokenizer
-
-        return read_tokenizer(self._metadata, self.model.vocabulary)
+        super().__init__(model, sources, self._file.array, load_tokenizer)

@@ -18,6 +18,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
+from partita.checkpoints.mapped import MappedFile
 from partita.errors import InputError
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -54,22 +55,29 @@ class GGUFFile:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         try:
-            self._bytes = np.memmap(self.path, dtype=np.uint8, mode="r")
+            self._file = MappedFile(self.path)
         except OSError as error:
             raise self._wrong(f"cannot be read ({error.strerror}); give a .gguf file") from None
-        except ValueError:  # NumPy's answer to mapping an empty file
+        except ValueError:  # what mapping an empty file raises
             raise self._wrong("is empty; give a .gguf file") from None
         try:
-            self.metadata, self.tensors = _read_header(self._bytes.data)
+            self.metadata, self.tensors = _read_header(self._file.bytes.data)
         except _Damaged as damage:
             raise self._wrong(f"{damage}; give a whole .gguf file (GGUF version 2 or 3)") from None
 
-    def array(self, name: str) -> np.ndarray:
-        """The values of one tensor, dequantised to float32, in its row-major shape."""
+    def array(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
+        """The values of one tensor at an index of its row-major shape, dequantised to float32.
+
+        Whole rows are read, for that is how number formats pack them.
+        """
         tensor = self.tensors[name]
-        stored = self._bytes[tensor.offset : tensor.offset + tensor.bytes]
-        rows = np.asarray(stored).reshape(*tensor.shape[:-1], tensor.row_bytes)
-        return dequantize(rows, tensor.format)
+        stored = self._file.bytes[tensor.offset : tensor.offset + tensor.bytes]
+        rows = stored.reshape(*tensor.shape[:-1], tensor.row_bytes)
+        before, within = index[: len(tensor.shape) - 1], index[len(tensor.shape) - 1 :]
+        values = dequantize(rows[before], tensor.format)[(..., *within)]
+        del stored, rows
+        self._file.let_go()
+        return values
 
     def _wrong(self, message: str) -> InputError:
         return InputError("model", str(self.path), message)

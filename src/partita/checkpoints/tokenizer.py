@@ -1,4 +1,4 @@
-"""Text to token ids and back, whole or as a stream, for byte-level BPE vocabularies.
+"""Text to token ids and back, whole or as a stream, for byte-level and SentencePiece vocabularies.
 
 Knows nothing about where the vocabulary was stored, nor about models.
 """
@@ -6,8 +6,10 @@ Knows nothing about where the vocabulary was stored, nor about models.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from enum import Enum
 
 import tokenizers
 
@@ -26,6 +28,18 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTES = _byte_alphabet()
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+class Spelling(Enum):
+    """How tokens spell text."""
+
+    BYTES = "bytes"
+    """Each character stands for a byte, as GPT-2 has it."""
+    PIECES = "pieces"
+    """As SentencePiece has it: a low line ▁ stands for a space, <0x0A> for one byte."""
+    PIECES_AFTER_SPACE = "pieces after a space"
+    """The same, where `encode` puts a space before the text and `decode` takes it away."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,6 +56,7 @@ class Tokenizer:
     add_bos: bool = False
     """Whether `encode` begins with the bos token, unless the text already does."""
     chat_template: ChatTemplate | None = None
+    spelling: Spelling = Spelling.BYTES
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; InputError (field "prompt") for text that is not valid Unicode."""
@@ -60,10 +75,12 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], show_special: bool = False) -> str:
         """The text of some ids; bytes that are no UTF-8 become U+FFFD. Inverse of `encode`."""
         stream = self.stream(show_special)
-        return "".join([*(stream.push(token) for token in ids), stream.end()])
+        text = "".join([*(stream.push(token) for token in ids), stream.end()])
+        return text.removeprefix(" ") if self.spelling is Spelling.PIECES_AFTER_SPACE else text
 
     def stream(self, show_special: bool = False) -> TextStream:
-        """Decodes ids one at a time; the pieces join to what `decode` gives for all of them."""
+        """Decodes ids that go on from others, one at a time; the pieces join to what `decode` gives for all,
+        but for the space that it may take away from the start."""
         return TextStream(self, show_special)
 
     def chat(self, messages: Sequence[Message]) -> str:
@@ -80,7 +97,12 @@ class Tokenizer:
         if not 0 <= token < len(self.tokens):
             raise InputError("token", token, f"must be from 0 to {len(self.tokens) - 1}")
         text = self.tokens[token]
-        if token in self.special or not all(character in _BYTES for character in text):
+        if token in self.special:
+            return text.encode()
+        if self.spelling is not Spelling.BYTES:
+            byte = _BYTE_PIECE.fullmatch(text)
+            return bytes.fromhex(byte[1]) if byte else text.replace("▁", " ").encode()
+        if not all(character in _BYTES for character in text):
             return text.encode()
         return bytes(_BYTES[character] for character in text)
 

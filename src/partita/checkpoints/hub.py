@@ -1,0 +1,56 @@
+"""Models of the Hugging Face Hub, by repo id: fetched once, then read from its cache.
+
+Knows which files are read, and nothing about what is in them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from partita.errors import InputError
+
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+PATTERNS = (
+    *("config.json", "generation_config.json", "partita.json"),
+    *("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+)
+"""The files that are read of a repository, and so fetched."""
+
+
+def is_repo_id(text: str) -> bool:
+    """Whether a text has the form of a repo id, such as "org/name"."""
+    return _REPO.fullmatch(text) is not None and not text.lower().endswith((".gguf", ".json"))
+
+
+def fetch(repo: str) -> Path:
+    """The folder of a repository, fetched with progress bars on standard error unless it is in the cache.
+
+    Raises InputError where there is no such repository, no access to it, or no network and no cached copy.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(repo, allow_patterns=list(PATTERNS)))
+    except GatedRepoError:
+        reason = "its owner grants access on request; ask there, then log in with `hf auth login`"
+    except RepositoryNotFoundError:
+        reason = "no such folder here, and no public model of this name on the Hugging Face Hub"
+    except HFValidationError:
+        reason = "no such folder here, and not a name that the Hugging Face Hub could have"
+    except LocalEntryNotFoundError:
+        reason = (
+            "no such folder here, and the Hugging Face Hub cannot be reached; give a folder or a .gguf file"
+        )
+    except (HfHubHTTPError, OSError) as error:
+        problem = " ".join(str(error).split())
+        reason = f"could not be fetched from the Hugging Face Hub ({problem:.200})"
+    raise InputError("model", repo, reason)

@@ -1,0 +1,48 @@
+"""Symmetric int8 weights, one float32 scale for each output channel, in NumPy.
+
+A channel's scale is the largest magnitude in it divided by 127, so that value = int8 * scale with an error of
+at most half a scale. A channel is all the numbers that make one output of a matrix: fused matrices (the M of
+keys and values, or of gate and up) never share one. Knows nothing about files or devices.
+
+Source: Pope et al. 2022 (arXiv 2211.05102), section 3.6, after AQT (github.com/google/aqt).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.checkpoints.dims import DIMS, kind
+from partita.program.parameters import CHANNELS
+
+LARGEST = 127
+
+
+def quantise(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int8 of the values' shape and the float32 scales of the dims that `CHANNELS` lists for this parameter.
+
+    values: the whole parameter, or a part that holds all of each of its channels. A channel of zeros gets
+    scale 1. Values too small for a scale that float32 can divide by become 0.
+    """
+    others = _other_axes(name)
+    largest = np.abs(values).max(axis=others, keepdims=True).astype(np.float32)
+    scale = largest / np.float32(LARGEST)
+    scale[scale < np.finfo(np.float32).tiny] = 1
+    whole = np.rint(values / scale).astype(np.int8)
+    return whole, scale.squeeze(axis=others)
+
+
+def dequantise(name: str, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """The float32 values of one parameter, or of a part of it with the scales of its channels."""
+    return values * np.expand_dims(scale, _other_axes(name))
+
+
+def channel_index(name: str, index: tuple[slice, ...]) -> tuple[slice, ...]:
+    """The index of the scales that belong to an index of the parameter."""
+    others = _other_axes(name)
+    return tuple(part for axis, part in enumerate(index) if axis not in others)
+
+
+def _other_axes(name: str) -> tuple[int, ...]:
+    """The axes of a parameter that are summed over, which one scale covers."""
+    channels = CHANNELS[kind(name)]
+    return tuple(axis for axis, dim in enumerate(DIMS[kind(name)]) if dim not in channels)

@@ -1,0 +1,207 @@
+"""Where each parameter lies in a file's tensors, written as text and read slice by slice.
+
+A line says which tensor, and how its axes are made of the letters of our dims, slowest first:
+
+    "self_attn.q_proj.weight KGD E"         [K G D, E]; our q is [E, K, G, D]
+    "self_attn.k_proj.weight KD E"          one part of several that are stacked along the letter they lack
+    "attn.c_attn.weight E KGD+[KD]+KD"      the part in brackets of parts that lie one after the other
+    "query_key_value.weight KTD E"          T: a key/value head's G queries, then its key, then its value
+    "attn_q.weight KGd E"                   d: D with rotary pairs side by side, (2d, 2d + 1)
+    "input_layernorm.weight E +1"           one is added to what is stored
+
+Knows nothing about families or file formats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from partita.checkpoints.dims import DIMS, kind
+from partita.program.parameters import Shape, all_parameter_shapes
+from partita.specs.model import Model
+
+Read = Callable[[str, tuple[slice, ...]], np.ndarray]
+"""Gives the values of a stored tensor, float32 or int8, at a slice of each axis."""
+Ranges = Mapping[str, range]
+"""The part of each dim that is wanted, by letter."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of a stored tensor: its letters, slowest first, with the size each has there."""
+
+    letters: str
+    sizes: tuple[int, ...]
+    length: int
+    """Of the whole axis, which may hold other parts too."""
+    start: int = 0
+    """Where the part begins along the axis."""
+    offsets: tuple[int, ...] = ()
+    """Where our dim begins in each letter."""
+
+    def read_range(self, wanted: Ranges) -> tuple[slice, tuple[slice, ...], Shape]:
+        """What to read of the axis, the shape to give that, and the slice of it for each letter."""
+        parts = [
+            range(wanted[letter].start + offset, wanted[letter].stop + offset)
+            for letter, offset in zip(self.letters, self.offsets, strict=True)
+        ]
+        first = next((i for i, part in enumerate(parts) if len(part) > 1), len(parts) - 1)
+        stride, begin, end = math.prod(self.sizes), self.start, self.start
+        for i, (part, size) in enumerate(zip(parts[: first + 1], self.sizes, strict=False)):
+            stride //= size
+            begin += part.start * stride
+            end += (part.stop if i == first else part.start) * stride
+        shape = (*(len(part) for part in parts[: first + 1]), *self.sizes[first + 1 :])
+        inner = tuple(slice(part.start, part.stop) for part in parts[first + 1 :])
+        return slice(begin, end), (slice(None),) * (first + 1) + inner, shape
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One stored tensor, or part of one, that is a parameter or one of those stacked to it."""
+
+    stored: str
+    axes: tuple[_Axis, ...]
+    dims: str
+    """Of the parameter; the one that no axis has is 1 here."""
+    paired: bool
+    """Whether rotary pairs lie side by side."""
+    added: float
+
+    @property
+    def shape(self) -> Shape:
+        """The shape the stored tensor must have."""
+        return tuple(axis.length for axis in self.axes)
+
+    def read(self, read: Read, wanted: Ranges, sizes: Mapping[str, int]) -> np.ndarray:
+        """The values in the order of our dims."""
+        asked = {**wanted, "D": range(sizes["D"])} if self.paired else wanted
+        ranges = [axis.read_range(asked) for axis in self.axes]
+        values = read(self.stored, tuple(part for part, _, _ in ranges))
+        values = values.reshape(sum((shape for _, _, shape in ranges), ()))
+        values = values[sum((inner for _, inner, _ in ranges), ())]
+        letters = "".join(axis.letters for axis in self.axes)
+        if self.paired:
+            values = _halves(values, letters.index("D"), wanted["D"])
+        values = values.transpose([letters.index(dim) for dim in self.dims if dim in letters])
+        values = np.expand_dims(values, tuple(i for i, dim in enumerate(self.dims) if dim not in letters))
+        return values + np.float32(self.added) if self.added else values
+
+
+def _halves(values: np.ndarray, axis: int, wanted: range) -> np.ndarray:
+    """From pairs (2d, 2d + 1) along an axis to pairs (d, d + D/2), and of those the wanted ones."""
+    size = values.shape[axis]
+    order = np.arange(size).reshape(-1, 2).T.reshape(-1)
+    return values.take(order[wanted.start : wanted.stop], axis)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A parameter as the pieces that are stacked to it."""
+
+    pieces: tuple[Piece, ...]
+    dims: str
+    sizes: Mapping[str, int]
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.sizes[dim] for dim in self.dims)
+
+    def read(self, read: Read, index: tuple[slice, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
+        """The values of the parameter at an index of it (() is all), contiguous in memory."""
+        whole = (slice(None),) * len(self.dims) if index == () else index
+        wanted = {dim: range(self.sizes[dim])[part] for dim, part in zip(self.dims, whole, strict=True)}
+        if not all(wanted.values()):
+            return np.zeros([len(wanted[dim]) for dim in self.dims], dtype)
+        stack = self.stack
+        if stack is None:
+            return np.ascontiguousarray(self.pieces[0].read(read, wanted, self.sizes), dtype)
+        result = np.empty([len(wanted[dim]) for dim in self.dims], dtype)
+        axis = self.dims.index(stack)
+        for i, which in enumerate(wanted[stack]):
+            at = (slice(None),) * axis + (slice(i, i + 1),)
+            result[at] = self.pieces[which].read(read, wanted, self.sizes)
+        return result
+
+    @property
+    def stack(self) -> str | None:
+        """The dim along which pieces are stacked, None where there is one piece that has every dim."""
+        letters = {letter for axis in self.pieces[0].axes for letter in axis.letters}
+        return next((dim for dim in self.dims if dim not in letters), None)
+
+
+def parameter_source(name: str, lines: Sequence[str], shape: Shape, model: Model) -> Source:
+    """The source of one parameter of this shape from its lines, with no "{i}" left in them."""
+    dims = DIMS[kind(name)]
+    sizes = {"K": model.kv_heads, "G": model.group, "D": model.head_dim}
+    return source_of(lines, dims, {**sizes, **dict(zip(dims, shape, strict=True))})
+
+
+def source_of(lines: Sequence[str], dims: str, sizes: Mapping[str, int]) -> Source:
+    """The source of an array of these dims from its lines; sizes: of every letter in them."""
+    source = Source(tuple(_piece(line, dims, sizes) for line in lines), dims, sizes)
+    assert len(lines) == (sizes[source.stack] if source.stack else 1), lines
+    return source
+
+
+def _piece(line: str, dims: str, sizes: Mapping[str, int]) -> Piece:
+    stored, *words = line.split()
+    added = float(words.pop()) if words[-1].startswith("+") else 0.0
+    axes = tuple(_axis(word, dims, sizes) for word in words)
+    return Piece(stored, axes, dims, paired="d" in "".join(words), added=added)
+
+
+def _axis(word: str, dims: str, sizes: Mapping[str, int]) -> _Axis:
+    parts = word.upper().split("+")
+    mine = next((i for i, part in enumerate(parts) if part.startswith("[")), 0)
+    letters, *others = (part.strip("[]") for part in (parts[mine], *parts[:mine], *parts[mine + 1 :]))
+    lengths = [math.prod(_length(letter, sizes) for letter in part) for part in (letters, *others)]
+    return _Axis(
+        letters=letters.replace("T", "G" if "G" in dims else "M"),
+        sizes=tuple(_length(letter, sizes) for letter in letters),
+        length=sum(lengths),
+        start=sum(lengths[1 : mine + 1]),
+        offsets=tuple(sizes["G"] if letter == "T" and "G" not in dims else 0 for letter in letters),
+    )
+
+
+def _length(letter: str, sizes: Mapping[str, int]) -> int:
+    return sizes["G"] + 2 if letter == "T" else sizes[letter]
+
+
+@dataclass(frozen=True)
+class Names:
+    """How a kind of file calls and lays out every parameter it may have."""
+
+    outside: Mapping[str, Sequence[str]]
+    """Lines of each parameter outside the blocks."""
+    layer: str
+    """What the names of block {i} begin with."""
+    block: Mapping[str, Sequence[str]]
+    """Lines of each parameter of a block, without that beginning."""
+    harmless: Sequence[str] = ()
+    """Patterns (as of fnmatch) of tensors that may be there and change nothing."""
+    prefixes: Sequence[str] = ("",)
+    """What all names may begin with, all but `bare`; the first that the file has is taken."""
+    bare: Sequence[str] = ("unembed",)
+
+    def sources(self, model: Model, stored: Mapping[str, Shape]) -> dict[str, Source]:
+        """The source of every parameter of the model in a file that holds these tensors."""
+        embed = self.outside["embed"][0].split()[0]
+        prefix = next((p for p in self.prefixes if p + embed in stored), self.prefixes[0])
+        sources = {}
+        for name, shape in all_parameter_shapes(model).items():
+            layer, _, last = name.removeprefix("layers.").rpartition(".")
+            if layer:
+                start = prefix + self.layer.replace("{i}", layer)
+                lines = [start + line for line in self.block[last]]
+            else:
+                start = "" if name in self.bare else prefix
+                lines = [start + line for line in self.outside[name]]
+            sources[name] = parameter_source(name, lines, shape, model)
+        return sources

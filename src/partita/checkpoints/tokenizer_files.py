@@ -1,0 +1,158 @@
+"""A tokenizer from and to the files of a folder in Hugging Face form.
+
+`tokenizer.json` splits text, `tokenizer_config.json` names the special tokens and may hold the chat template
+(or `chat_template.jinja` does), `generation_config.json` or `config.json` says which tokens end a text. Knows
+nothing about models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import processors
+
+from partita.checkpoints.chat_template import ChatTemplate
+from partita.checkpoints.tokenizer import Spelling, Tokenizer
+from partita.errors import InputError
+from partita.specs.hugging_face.file import load
+
+TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+GENERATION, CONFIG, SPECIAL = "generation_config.json", "config.json", "special_tokens_map.json"
+
+
+def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
+    """The tokenizer of a folder for a model of so many tokens; None where it has no tokenizer.json.
+
+    Raises InputError for files that cannot be read or do not fit together, and for a kind that is not read.
+    """
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return None
+    try:
+        backend = Backend.from_file(str(path))
+    except Exception as error:  # the library raises no other class
+        problem = " ".join(str(error).split())
+        raise InputError("model", str(path), f"is not a tokenizer that can be read: {problem:.200}") from None
+    settings = {**_optional(folder / SPECIAL), **_optional(folder / SETTINGS)}
+    named = {name: text for name in _NAMED if (text := _content(settings.get(name))) is not None}
+    bos = _id(backend, named.get("bos_token"))
+    return Tokenizer(
+        backend=backend,
+        tokens=_tokens(backend, vocabulary),
+        special=frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special),
+        bos_id=bos,
+        eos_ids=_eos(folder, _id(backend, named.get("eos_token"))),
+        add_bos=_adds_bos(backend, bos, path),
+        chat_template=_template(folder, settings, named),
+        spelling=_spelling(backend, path),
+    )
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes the files that `read_tokenizer` reads the same tokenizer from."""
+    backend = Backend.from_str(tokenizer.backend.to_str())
+    bos = None if tokenizer.bos_id is None else tokenizer.tokens[tokenizer.bos_id]
+    if tokenizer.add_bos and bos is not None:
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tokenizer.bos_id)]
+        )
+    backend.save(str(folder / TOKENIZER))
+    settings: dict[str, Any] = {}
+    if tokenizer.chat_template is not None:
+        settings |= tokenizer.chat_template.special_tokens
+        settings["chat_template"] = tokenizer.chat_template.source
+    if bos is not None:
+        settings["bos_token"] = bos
+    ends = sorted(tokenizer.eos_ids)
+    generation = {"bos_token_id": tokenizer.bos_id, "eos_token_id": ends}
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / GENERATION).write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+def _optional(path: Path) -> Mapping[str, Any]:
+    return load(path) if path.is_file() else {}
+
+
+def _content(token: Any) -> str | None:
+    """A special token's text, which files give bare or as an object."""
+    text = token.get("content") if isinstance(token, Mapping) else token
+    return text if isinstance(text, str) else None
+
+
+def _id(backend: Backend, token: str | None) -> int | None:
+    return None if token is None else backend.token_to_id(token)
+
+
+def _tokens(backend: Backend, vocabulary: int) -> list[str]:
+    """The tokens by id; an id of the model's vocabulary that has no token stands for no text."""
+    ids = backend.get_vocab(with_added_tokens=True)
+    tokens = [""] * max(vocabulary, 1 + max(ids.values(), default=-1))
+    for token, i in ids.items():
+        tokens[i] = token
+    return tokens
+
+
+def _eos(folder: Path, named: int | None) -> frozenset[int]:
+    """The tokens that end a text, from the first file that says so, as transformers looks for them."""
+    config = _optional(folder / CONFIG)
+    inner = config.get("text_config")
+    for place in (_optional(folder / GENERATION), config, inner if isinstance(inner, Mapping) else {}):
+        found = place.get("eos_token_id")
+        if found is not None:
+            ids = found if isinstance(found, list) else [found]
+            if not all(type(i) is int and i >= 0 for i in ids):
+                raise InputError("eos_token_id", repr(found)[:60], "must be a token id or a list of them")
+            return frozenset(ids)
+    return frozenset() if named is None else frozenset([named])
+
+
+def _adds_bos(backend: Backend, bos: int | None, path: Path) -> bool:
+    """Whether a text is begun with the bos token, seen by trying one."""
+    plain, whole = (backend.encode("a", add_special_tokens=add).ids for add in (False, True))
+    if whole == plain:
+        return False
+    if bos is not None and whole == [bos, *plain]:
+        return True
+    message = "adds special tokens other than a bos token at the start of a text, which is not run here"
+    raise InputError("post_processor", None, f"{message} (in {path})")
+
+
+def _template(
+    folder: Path, settings: Mapping[str, Any], special_tokens: Mapping[str, str]
+) -> ChatTemplate | None:
+    path = folder / TEMPLATE
+    if path.is_file():
+        try:
+            return ChatTemplate(path.read_text(encoding="utf-8"), special_tokens)
+        except UnicodeDecodeError:
+            raise InputError("model", str(path), "is not a text file in UTF-8") from None
+    source = settings.get("chat_template")
+    if isinstance(source, list):  # several, each with a name
+        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, Mapping)}
+        source = named.get("default")
+    return ChatTemplate(source, special_tokens) if isinstance(source, str) else None
+
+
+def _spelling(backend: Backend, path: Path) -> Spelling:
+    """How the tokens spell text, from the steps of the file's decoder."""
+    decoder = json.loads(backend.to_str()).get("decoder") or {}
+    steps = decoder.get("decoders", [decoder])
+    kinds = {step.get("type") for step in steps}
+    if "ByteLevel" in kinds:
+        return Spelling.BYTES
+    if kinds & {"Metaspace", "ByteFallback"} or any(step.get("type") == "Replace" for step in steps):
+        leading = {"type": "Strip", "content": " ", "start": 1, "stop": 0} in steps
+        metaspace = any(
+            step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never"
+            for step in steps
+        )
+        return Spelling.PIECES_AFTER_SPACE if leading or metaspace else Spelling.PIECES
+    found = ", ".join(sorted(map(str, kinds)))
+    raise InputError("decoder", found, f"not read; byte-level and SentencePiece decoders are (in {path})")

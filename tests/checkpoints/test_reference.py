@@ -12,13 +12,32 @@ from partita.program.parameters import all_parameter_shapes
 from partita.specs.model import Model
 
 MODEL = Model(name="small", layers=2, d_model=16, d_ff=24, heads=4, kv_heads=2, head_dim=6, vocabulary=20)
+TURNS = [1, 100 ** (-1 / 3), 100 ** (-2 / 3)]
+TOKENS = [3, 1, 4, 1, 5, 9, 2]
 FORMS = [
     MODEL,
     MODEL.model_copy(update={"block": "parallel", "norm": "layernorm", "feed_forward": "gelu"}),
     MODEL.model_copy(update={"norm_parameters": False, "positions": "none", "tied_embedding": False}),
+    Model.model_validate(
+        {
+            **MODEL.model_dump(),
+            **dict.fromkeys(("qkv_bias", "output_bias", "ffn_bias", "qk_norm", "post_norms"), True),
+            **{"window": 3, "global_period": 2, "local_rotary_base": 50.0, "feed_forward": "geglu"},
+            **{"attention_softcap": 2.0, "logit_softcap": 3.0, "attention_scale": 0.5, "logit_scale": 2.0},
+            **{"embedding_scale": 4.0, "residual_scale": 0.5},
+            "rotary_scaling": {"kind": "yarn", "factor": 4.0, "original_max_position": 16},
+        }
+    ),
+    Model.model_validate(
+        {
+            **MODEL.model_dump(),
+            **dict.fromkeys(("qkv_bias", "output_bias", "ffn_bias", "qk_norm", "separate_norms"), True),
+            **{"block": "parallel", "norm": "layernorm", "feed_forward": "exact_gelu", "window": 3},
+            **{"rotary_fraction": 2 / 3, "rotary_pairs": "interleaved"},
+        }
+    ),
+    MODEL.model_copy(update={"positions": "learned", "max_context": len(TOKENS), "feed_forward": "gelu"}),
 ]
-TURNS = [1, 100 ** (-1 / 3), 100 ** (-2 / 3)]
-TOKENS = [3, 1, 4, 1, 5, 9, 2]
 
 
 def test_smollm2_gives_the_logits_and_tokens_of_transformers(smollm2: GGUFCheckpoint, oracle: dict[str, Any]):
@@ -101,3 +120,72 @@ def test_greedy_takes_the_likeliest_token_each_time():
     generated = reference.greedy(MODEL, parameters, TOKENS, 5)
     logits = reference.logits(MODEL, parameters, TOKENS + generated)
     assert generated == logits[len(TOKENS) - 1 : -1].argmax(axis=-1).tolist()
+
+
+def _changed(**changes: Any) -> np.ndarray:
+    parameters = random_parameters(MODEL, seed=8)
+    return reference.logits(Model.model_validate(MODEL.model_dump() | changes), parameters, TOKENS)
+
+
+def _scaled(kind: str, factor: float) -> np.ndarray:
+    """Logits of the plain model, its parameters of one kind times a factor."""
+    parameters = random_parameters(MODEL, seed=8)
+    scaled = {
+        name: value * np.float64(factor) if name.rpartition(".")[2] == kind else value
+        for name, value in parameters.items()
+    }
+    return reference.logits(MODEL, scaled, TOKENS)
+
+
+def test_scales_are_those_of_parameters():
+    np.testing.assert_allclose(_changed(logit_scale=3.0), 3 * _changed(), atol=1e-12)
+    np.testing.assert_allclose(_changed(attention_scale=0.7), _scaled("q", 0.7 * 6**0.5), atol=1e-12)
+    both = _changed(embedding_scale=3.0, logit_scale=3.0)  # a tied table is both
+    np.testing.assert_allclose(both, _scaled("embed", 3), atol=1e-12)
+    halves = _changed(embedding_scale=4.0, residual_scale=4.0, norm_epsilon=16e-6)
+    np.testing.assert_allclose(halves, _changed(), atol=1e-12)  # of a residual 4 times as large
+
+
+def test_softcaps_bend_what_they_are_for():
+    np.testing.assert_allclose(_changed(logit_softcap=0.5), np.tanh(_changed() / 0.5) * 0.5, atol=1e-12)
+    np.testing.assert_allclose(_changed(attention_softcap=1e6), _changed(), atol=1e-9)
+    uniform = _changed(attention_softcap=1e-9)
+    np.testing.assert_allclose(uniform, _scaled("q", 0), atol=1e-7)  # every score is the same
+
+
+def test_a_window_is_its_last_tokens_and_the_token_itself():
+    parameters = random_parameters(MODEL, seed=8)
+    model = MODEL.model_copy(update={"window": 3, "layers": 1})
+    last = reference.logits(model, parameters, TOKENS)[-1]
+    for i, sees in [(3, False), (4, True)]:  # of 7 tokens the last three
+        changed = list(TOKENS)
+        changed[i] = 17
+        assert (abs(reference.logits(model, parameters, changed)[-1] - last).max() > 1e-4) == sees
+    np.testing.assert_allclose(_changed(window=7), _changed(), atol=1e-12)
+    np.testing.assert_allclose(_changed(window=2, global_period=1), _changed(), atol=1e-12)
+    layers = [reference.is_local(model.model_copy(update={"global_period": 3}), i) for i in range(6)]
+    assert layers == [True, True, False, True, True, False]
+
+
+def test_neighbours_turn_as_halves_do_after_sorting():
+    x = np.random.default_rng(0).standard_normal((5, 2, 6))
+    order = [0, 2, 4, 1, 3, 5]
+    neighbours = reference.rotate(x, TURNS, neighbours=True)
+    np.testing.assert_allclose(neighbours[..., order], reference.rotate(x[..., order], TURNS), atol=1e-15)
+
+
+def test_what_no_pair_reaches_stays():
+    x = np.random.default_rng(0).standard_normal((5, 6))
+    turned = reference.rotate(x, TURNS[:2], size=1.5)
+    np.testing.assert_array_equal(turned[:, 4:], x[:, 4:])
+    np.testing.assert_allclose(turned[0, :4], 1.5 * x[0, :4])
+
+
+def test_activations_by_hand():
+    layer = {"ffn_in": np.eye(2)[:, :, None].repeat(2, axis=2), "ffn_out": np.eye(2)}
+    y = np.array([[1.0, 3.0]])  # gate 1, up 3
+    values = {"swiglu": 3 / (1 + np.exp(-1)), "geglu": 3 * 0.841192, "gelu": 0.841192, "exact_gelu": 0.841345}
+    for kind, value in values.items():
+        model = MODEL.model_copy(update={"feed_forward": kind})
+        found = reference.feed_forward(model, y, layer)
+        np.testing.assert_allclose(found, [[value, value]], atol=1e-6)

@@ -26,6 +26,7 @@ from partita.cost.ledger import Ledger
 from partita.cost.step import price_step, price_switch
 from partita.engine.parameters import place
 from partita.engine.programs import Programs
+from partita.engine.shapes import Cache
 from partita.measure.counts import predicted
 from partita.measure.hlo import count_hlo
 from partita.measure.trace import count_jaxpr
@@ -182,7 +183,8 @@ class Bench:
             for programs in self.plain:
                 _exact(check_switch(programs, source, target, self.rows, self.width, self.capacity, False))
             run = self.programs.switch(source, target, self.capacity)
-            args = (self.programs.cache(source, self.rows, self.width),)
+            held = self.programs.cache(source, self.rows, self.width, queries=self.width)
+            args = held, _ints(self.rows)
             ledger = price_switch(
                 self.case.model, source, target, self.case.mesh.size, F32, batch=self.rows, tokens=self.width
             )
@@ -200,7 +202,7 @@ class Bench:
 
     # -- running ------------------------------------------------------------------------------------------
 
-    def run_prefill(self, name: str) -> tuple[jax.Array, jax.Array]:
+    def run_prefill(self, name: str) -> tuple[jax.Array, Cache]:
         """Tokens and cache of the prompts under one layout, compared with the reference's."""
         (tokens, logits), kv = self.prefill_step(self.prefills[name])(
             self.parameters, self.tokens, self.lengths
@@ -209,21 +211,21 @@ class Bench:
         self._compare_cache(kv, self.prefills[name], steps=0)
         return tokens, kv
 
-    def run_decode(self, tokens: jax.Array, kv: jax.Array, prefill: str, decode: str) -> None:
+    def run_decode(self, tokens: jax.Array, kv: Cache, prefill: str, decode: str) -> None:
         """Goes on from a prefill under another layout: every step's logits and tokens, and the last cache."""
-        cache = self.switch_step(self.prefills[prefill], self.decodes[decode])(kv)
+        cache = self.switch_step(self.prefills[prefill], self.decodes[decode])(kv, self.lengths)
         positions = self.lengths
         step = self.decode_step(self.decodes[decode])
         for number in range(1, STEPS + 1):
-            (tokens, logits), cache = step(self.parameters, cache, tokens, positions)
+            (tokens, logits), positions, cache = step(self.parameters, cache, tokens, positions)
             self.expected.compare_step(number, replicas_agree(tokens), replicas_agree(logits))
-            positions = positions + 1
         self._compare_cache(cache, self.decodes[decode], steps=STEPS)
 
-    def _compare_cache(self, cache: jax.Array, layout: Layout, steps: int) -> None:
+    def _compare_cache(self, cache: Cache, layout: Layout, steps: int) -> None:
         """Position p lies with chip p mod n; chips count their first axis first, arrays their last."""
         shards = [self.case.mesh.size[axis] for axis in layout.attn_s]
-        held = replicas_agree(cache)  # [layers, 2, B, S, K, D], S chip by chip
+        held = np.array([[replicas_agree(part.value) for part in pair] for pair in cache])
+        held = held.swapaxes(3, 4)  # [layers, 2, B, S, K, D], S chip by chip
         turns = np.arange(math.prod(shards)).reshape(shards[::-1]).T.ravel()
         order = np.concatenate([np.arange(turn, held.shape[3], len(turns)) for turn in turns])
         positions = np.empty_like(held)

@@ -44,8 +44,8 @@ def test_attention_over_split_context():
     assert sorted(prefill.queries(cached=False)) == ["x", "y", "z"]
     assert decode.queries(cached=True) == ""  # every chip attends for the one new token
     for layout, positions in ((prefill, bench.width), (decode, bench.capacity)):
-        cache = bench.programs.cache(layout, bench.rows, positions)
-        assert cache.sharding.shard_shape(cache.shape)[3] == positions // 8
+        keys = bench.programs.cache(layout, bench.rows, positions)[0][0].value
+        assert keys.sharding.shard_shape(keys.shape)[2] == positions // 8
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_keys_and_values_of_one_head_are_replicas_or_split_by_sequence():
     bench = one_pair("ws1d/heads", "ws1d/batch", heads="MQA")
     parts = []
     for layout in (*bench.prefills.values(), *bench.decodes.values()):
-        cache = bench.programs.cache(layout, bench.rows, bench.capacity)
-        parts.append(cache.sharding.shard_shape(cache.shape))
-    [_, _, prefill_rows, _, prefill_heads, _], [_, _, decode_rows, _, decode_heads, _] = parts
+        keys = bench.programs.cache(layout, bench.rows, bench.capacity)[0][0].value
+        parts.append(keys.sharding.shard_shape(keys.shape))
+    [prefill_rows, prefill_heads, _, _], [decode_rows, decode_heads, _, _] = parts
     assert (prefill_rows, prefill_heads) == (8, 1)
     assert (decode_rows, decode_heads) == (1, 1)

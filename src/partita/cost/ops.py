@@ -8,10 +8,11 @@ gathered output or scattered input, an all-reduce twice that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from partita.cost.ledger import Entry, Ledger, Number
 from partita.cost.masks import kept_share, smaller
 from partita.cost.rows import Rows
 from partita.cost.sized import Sized
+from partita.program.ops import Product, Seen
 from partita.sharding.layout import ceil_to, product
 from partita.sharding.reshard import Step, reshard
 from partita.sharding.spec import Sharding, contract, parse
@@ -32,7 +34,8 @@ _STORED = ("weight", "cache", "read")
 class CostOps(Rows):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
-    Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them.
+    Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them, dealt
+    out over the axes `dealt`.
     `free_permutes` leaves collective-permutes out: for a lower bound over all orders of the axes.
     """
 
@@ -44,12 +47,14 @@ class CostOps(Rows):
         *,
         local_layers: int = 0,
         window: int | None = None,
+        dealt: str = "",
         free_permutes: bool = False,
     ):
         self.sizes, self.formats = sizes, formats
         # how often the program runs a layer of each kind, and the window of that kind
         self._kinds = {"global": (layers - local_layers, None), "local": (local_layers, window)}
         self._window: int | None = None
+        self._dealt = dealt
         self.cache_bytes: Number = 0  # kept by all layers, once they have run
         self._free_permutes = free_permutes
         self.ledger = Ledger()
@@ -66,6 +71,13 @@ class CostOps(Rows):
         self._scope.append(name)
         yield
         self._scope.pop()
+
+    @contextmanager
+    def repeated(self, times: int) -> Iterator[None]:
+        """What is done inside is done so often."""
+        self._repeat = times
+        yield
+        self._repeat = 1
 
     def shards(self, axes: str) -> Number:
         """How many shards `axes` make; kept, since the same groups of axes come back all the time."""
@@ -134,14 +146,17 @@ class CostOps(Rows):
     # -- the operations ---------------------------------------------------------------------------------
 
     def to(self, t: Sized, sharding: str) -> Sized:
-        for step in reshard(t.sharding, parse(sharding)):
+        target, scale = parse(sharding), t.scale
+        if scale is not None:
+            scale = self.to(scale, str(target.only(scale.sharding.dims)))
+        for step in reshard(t.sharding, target):
             t = self._step(t, step)
-        return t
+        return replace(t, scale=scale)
 
     def _step(self, t: Sized, step: Step) -> Sized:
         before, shards = t, self.shards(step.axes)
         kind = "gathered" if t.kind == "weight" and step.kind != "slice" else t.kind
-        t = Sized(step.after, t.sizes, t.format, t.settles, kind, t.stored_bytes, t.moved)
+        t = replace(t, sharding=step.after, kind=kind)
         if step.kind == "slice" or (self._free_permutes and step.kind == "collective-permute"):
             return t
         local, messages = self.bytes(before), (shards > 1) * 1
@@ -165,7 +180,17 @@ class CostOps(Rows):
             t = replace(t, format=t.settles)
         return t
 
-    def einsum(self, text: str, a: Sized, b: Sized, *, causal: bool = False, precise: bool = False) -> Sized:
+    def einsum(
+        self,
+        text: str,
+        a: Sized,
+        b: Sized,
+        *,
+        bias: Sized | None = None,
+        to: str | None = None,
+        causal: bool = False,
+        precise: bool = False,
+    ) -> Sized:
         sharding = contract(text, a.sharding, b.sharding)
         sizes = {**a.sizes, **b.sizes}
         letters = set(a.sharding.dims + b.sharding.dims)
@@ -190,7 +215,18 @@ class CostOps(Rows):
             moved_bytes=self._moved(a) + self._moved(b) + self.bytes(out),
         )
         self._hold(a, b, out)
-        return out
+        return out if to is None else self.to(out, to)
+
+    def project(
+        self, y: Sized, gathered: str, products: Sequence[Product[Sized]]
+    ) -> tuple[Sized, list[Sized]]:
+        with self.scope("gather"):
+            y = self.to(y, gathered)
+        found = []
+        for p in products:
+            with self.scope(p.scope):
+                found.append(self.einsum(p.text, y, p.weight, to=p.to))
+        return y, found
 
     def _moved(self, operand: Sized) -> Number:
         """Bytes of an operand that is neither a weight as stored nor a cache."""
@@ -201,10 +237,15 @@ class CostOps(Rows):
 
         The positions behind are the step's own, and need not have left the chip.
         """
+        stored = self._cached(cache)
         if isinstance(queries, int) and queries == 1:
-            return self.bytes(cache)
+            return stored
         positions = cache.sizes["S"]
-        return _exact(self.bytes(cache) * (positions - (queries - 1)), positions)
+        return _exact(stored * (positions - (queries - 1)), positions)
+
+    def _cached(self, cache: Sized) -> Number:
+        """Bytes of a cache, with its scales where it is in int8."""
+        return self.bytes(cache) + (0 if cache.scale is None else self.bytes(cache.scale))
 
     def add(self, a: Sized, b: Sized) -> Sized:
         if a.sharding != b.sharding:
@@ -222,18 +263,27 @@ class CostOps(Rows):
     def gate(self, h: Sized, feed_forward: str) -> Sized:
         return self.take(h, "M", 0)
 
-    def rotate(self, x: Sized, positions: Sized, base: float) -> Sized:
+    def shift(self, x: Sized, bias: Sized) -> Sized:
         return x
 
-    def rotate_keys(self, kv: Sized, positions: Sized, base: float) -> Sized:
-        return kv
+    def scaled(self, x: Sized, factor: float) -> Sized:
+        return x
 
-    def shard_sums(self, scores: Sized, positions: Sized, scale: float) -> Sized:
+    def softcap(self, x: Sized, cap: float) -> Sized:
+        return x
+
+    def normalise_heads(self, x: Sized, parameters: Sized | None, model: Model) -> Sized:
+        return x
+
+    def rotate(self, x: Sized, positions: Sized, model: Model, local: bool) -> Sized:
+        return x
+
+    def shard_sums(self, scores: Sized, seen: Seen[Sized]) -> Sized:
         axes = scores.sharding["S"]
         sharding = Sharding(scores.sharding.dims + "M", (*scores.sharding.axes, ""))
         return Sized(sharding, {**scores.sizes, "S": self.shards(axes), "M": 2}, "f32", "f32")
 
-    def softmax(self, scores: Sized, positions: Sized, scale: float, sums: Sized | None = None) -> Sized:
+    def softmax(self, scores: Sized, seen: Seen[Sized], sums: Sized | None = None) -> Sized:
         out = replace(scores, format=self.formats.activations)
         self._hold(scores, out)
         return out
@@ -242,11 +292,14 @@ class CostOps(Rows):
         sizes = {d: n for d, n in t.sizes.items() if d != dim}
         return replace(t, sharding=t.sharding.without(dim), sizes=sizes)
 
-    def as_cache(self, kv: Sized) -> Sized:
-        sizes = {("S" if d == "L" else d): n for d, n in kv.sizes.items()}
-        return Sized(kv.sharding.rename("L", "S"), sizes, self.formats.kv)
+    def as_cache(self, new: Sized) -> Sized:
+        sizes = {("S" if d == "L" else d): n for d, n in new.sizes.items()}
+        sharding = new.sharding.rename("L", "S")
+        if "K" in sharding.dims:
+            sharding = sharding.only("BKSD")
+        return in_cache(sharding, sizes, self.formats.kv)
 
-    def write(self, cache: Sized, kv: Sized, positions: Sized) -> Sized:
+    def write(self, cache: Sized, new: Sized, positions: Sized, lengths: Sized) -> Sized:
         return cache
 
     # -- of latent attention ----------------------------------------------------------------------------
@@ -262,16 +315,15 @@ class CostOps(Rows):
     # -- vocabulary -------------------------------------------------------------------------------------
 
     def lookup(self, table: Sized, tokens: Sized) -> Sized:
-        sharding = Sharding(
-            "BLE", (tokens.sharding["B"], tokens.sharding["L"], table.sharding["E"]), table.sharding["V"]
-        )
+        rows = table.sharding[table.sharding.dims[0]]
+        sharding = Sharding("BLE", (tokens.sharding["B"], tokens.sharding["L"], table.sharding["E"]), rows)
         sizes = {"B": tokens.sizes["B"], "L": tokens.sizes["L"], "E": table.sizes["E"]}
         out = Sized(sharding, sizes, self.formats.activations, self.formats.activations)
         self._note("lookup", "", (table.sharding, tokens.sharding), sharding)
         self._hold(out)
         return out
 
-    def last(self, x: Sized, lengths: Sized) -> Sized:
+    def last(self, x: Sized, counts: Sized) -> Sized:
         sharding = x.sharding.split("L", "").summing(x.sharding["L"])
         return Sized(sharding, {**x.sizes, "L": 1}, x.format, x.format)
 
@@ -285,34 +337,37 @@ class CostOps(Rows):
 
     def layers(
         self,
-        body: Callable[[Sized, Mapping[str, Sized], Sized | None], tuple[Sized, Sized]],
+        body: Callable[[Sized, Mapping[str, Sized], Any, bool], tuple[Sized, Any]],
         x: Sized,
         weights: Mapping[str, Sized],
-        cache: Sized | None,
-    ) -> tuple[Sized, Sized]:
+        cache: Cached | None,
+    ) -> tuple[Sized, Cached]:
         """Once for each kind of layer there is, repeated by how many there are."""
         kinds = {name: kind for name, kind in self._kinds.items() if kind[0]}
         return [
-            self._layer(name if len(kinds) > 1 else "", body, x, weights, cache, *kind)
-            for name, kind in kinds.items()
+            self._layer(name, len(kinds) > 1, body, x, weights, cache, *kind) for name, kind in kinds.items()
         ][-1]
 
     def _layer(
         self,
         name: str,
-        body: Callable[[Sized, Mapping[str, Sized], Sized | None], tuple[Sized, Sized]],
+        named: bool,
+        body: Callable[[Sized, Mapping[str, Sized], Any, bool], tuple[Sized, Any]],
         x: Sized,
         weights: Mapping[str, Sized],
-        cache: Sized | None,
+        cache: Cached | None,
         count: int,
         window: int | None,
-    ) -> tuple[Sized, Sized]:
+    ) -> tuple[Sized, Cached]:
         """`count` layers of one window, named in the ledger where there are others."""
         self._repeat, self._window = count, window
         self.ledger.layers += count
-        with self.scope(name) if name else nullcontext():
-            x, kept = body(x, weights, cache and self._recent(cache, x.sizes["L"] - 1))
-        self.cache_bytes = self.cache_bytes + self.bytes(self._recent(kept)) * count
+        with self.scope(name) if named else nullcontext():
+            before = x.sizes["L"] - 1
+            recent = None if cache is None else _each(cache, lambda part: self._recent(part, before))
+            x, kept = body(x, weights, recent, name == "local")
+        parts = kept if isinstance(kept, tuple) else (kept,)
+        self.cache_bytes = self.cache_bytes + sum(self._cached(self._recent(part)) for part in parts) * count
         self._repeat, self._window = 1, None
         return x, kept
 
@@ -324,8 +379,25 @@ class CostOps(Rows):
         if self._window is None:
             return cache
         positions = smaller(cache.sizes["S"], self._window + before)
-        padded = ceil_to(positions, self.shards(cache.sharding["S"]))
-        return replace(cache, sizes={**cache.sizes, "S": padded})
+        padded = ceil_to(positions, self.shards(self._dealt))
+        scale = cache.scale and replace(cache.scale, sizes={**cache.scale.sizes, "S": padded})
+        return replace(cache, sizes={**cache.sizes, "S": padded}, scale=scale)
+
+
+Cached = Sized | tuple[Sized, Sized]
+"""A layer's cache: keys and values, or rows in one."""
+
+
+def _each(cache: Cached, change: Callable[[Sized], Sized]) -> Cached:
+    return (change(cache[0]), change(cache[1])) if isinstance(cache, tuple) else change(cache)
+
+
+def in_cache(sharding: Sharding, sizes: Mapping[str, Number], format: str, kind: str = "activation") -> Sized:
+    """Keys, values or rows in a cache's format; int8 has a float32 scale for each row beside."""
+    scale = None
+    if format == "int8":
+        scale = Sized(sharding.without(sharding.dims[-1]), sizes, "f32", "f32", kind)
+    return Sized(sharding, sizes, format, kind=kind, scale=scale)
 
 
 def _part(value: Number, part: Number, whole: Number) -> Number:

@@ -19,4 +19,5 @@ class Sized:
     settles: str = ""
     kind: str = "activation"  # or "weight", "gathered" (a weight that has moved), "cache", "read" (a cache)
     stored_bytes: Number = 0  # of a weight, before it was gathered
+    scale: Sized | None = None  # of int8 numbers: what some of the dims are multiplied by
     moved: Number = 0  # of a gathered weight, 1 once it has: along axes of one chip nothing does

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from partita.cost.ledger import Ledger, Number
 from partita.cost.masks import smaller
-from partita.cost.ops import CostOps, Sized
+from partita.cost.ops import CostOps, in_cache
 from partita.cost.parts import Part, whole
+from partita.cost.sized import Sized
 from partita.program import transformer
-from partita.program.parameters import parameter_shapes
+from partita.program.parameters import CHANNELS, parameter_shapes
 from partita.sharding.layout import Layout, ceil_to, product, union
-from partita.sharding.spec import parse
+from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
@@ -56,13 +57,14 @@ def price_step(
     Of each sequence the last token is unembedded unless `all_logits`. `free_permutes`: see `CostOps`. `part`:
     the layers and ends of the model that these chips hold, by default all.
     """
-    part = part or whole(model)
+    held = part or whole(model)
     ops = CostOps(
         sizes,
         formats,
-        part.layers,
-        local_layers=part.local_layers,
+        held.layers,
+        local_layers=held.local_layers,
         window=model.window,
+        dealt=layout.storage.s_axes,
         free_permutes=free_permutes,
     )
     padded = layout.storage.padded(model, sizes) | {"M": 1}
@@ -76,17 +78,18 @@ def price_step(
     cache = None
     if context is not None:
         context = ceil_to(context + (queries - given), product(sizes, layout.attn_s))
-        cached = {**padded, "B": batch, "S": context, "M": 2}
         sharding = layout.cache if model.latent is None else layout.latent_cache
-        cache = Sized(parse(sharding), cached, formats.kv, kind="cache")
+        part = in_cache(parse(sharding), {**padded, "B": batch, "S": context}, formats.kv, "cache")
+        cache = (part, part) if model.latent is None else part
     residual = Sized(
         parse(layout.residual), {"B": batch, "L": queries, "E": padded["E"]}, formats.activations
     )
-    x = transformer.embed(ops, layout, top, tokens, tokens) if part.embeds else residual
-    x, _ = transformer.blocks(ops, model, layout, weights, x, tokens, cache)
-    if part.unembeds:
-        lengths = None if all_logits else Sized(parse("B"), {"B": batch}, "f32")
-        logits = transformer.head(ops, model, layout, top, x, lengths)
+    x = transformer.embed(ops, model, layout, top, tokens, tokens) if held.embeds else residual
+    lengths = None if cache is None else Sized(parse("B"), {"B": batch}, "f32")
+    x, _ = transformer.blocks(ops, model, layout, weights, x, tokens, cache, lengths)
+    if held.unembeds:
+        counts = None if all_logits else Sized(parse("B"), {"B": batch}, "f32")
+        logits = transformer.head(ops, model, layout, top, x, counts)
         if greedy and not all_logits:
             transformer.greedy(ops, logits, model.vocabulary)
     return Step(
@@ -94,8 +97,8 @@ def price_step(
         batch=batch,
         queries=queries,
         context=queries if context is None else context,
-        weight_bytes=sum(top[name].stored_bytes for name in _ends(model, part) & top.keys())
-        + part.layers * sum(w.stored_bytes for w in weights.values()),
+        weight_bytes=sum(top[name].stored_bytes for name in _ends(model, held) & top.keys())
+        + held.layers * sum(w.stored_bytes for w in weights.values()),
         kv_bytes=ops.cache_bytes,
         activation_bytes=ops.ledger.held_bytes + ops.bytes(residual),
     )
@@ -120,25 +123,26 @@ def price_switch(
     ops = CostOps(sizes, formats, part.layers)
     padded = source.storage.padded(model, sizes)
     shards = product(sizes, union(source.batch_axes, target.batch_axes))
-    sharding = source.cache if model.latent is None else source.latent_cache
-    kinds = [(part.global_layers, tokens)]
+    sharding = parse(source.cache if model.latent is None else source.latent_cache)
+    kinds = [(part.global_layers, tokens, union(source.attn_s, target.attn_s))]
     if model.window is not None:
-        kinds.append((part.local_layers, smaller(tokens, model.window)))
-    over = product(sizes, union(source.attn_s, target.attn_s))
-    for layers, positions in kinds:
+        kinds.append((part.local_layers, smaller(tokens, model.window), source.storage.s_axes))
+    for layers, positions, over in kinds:
         if layers:
-            positions = ceil_to(positions, over)
-            held = {**padded, "A": layers, "M": 2, "B": ceil_to(batch, shards), "S": positions}
-            transformer.switch(ops, Sized(parse(f"A {sharding}"), held, formats.kv), target)
+            positions = ceil_to(positions, product(sizes, over))
+            held = {**padded, "B": ceil_to(batch, shards), "S": positions}
+            with ops.repeated(layers * (2 if model.latent is None else 1)):
+                transformer.switch(ops, in_cache(sharding, held, formats.kv), target)
     return ops.ledger
 
 
 def sized_weights(
     ops: CostOps, model: Model, layout: Layout, padded: Mapping[str, Number]
 ) -> dict[str, Sized]:
-    """Every parameter as stored; one layer's for those of the layers.
+    """Every parameter as stored; one layer's for those of the layers. An int8 matrix holds its scale.
 
-    Norms and biases are kept in float32, all else in the format of the weights.
+    Norms, biases and scales are kept in float32, matrices in the format of the weights; learned positions are
+    no matrix, and in that of the activations where the weights are int8.
     """
     matrices = {"kv": 2, "kv_bias": 2, "ffn_in": model.ffn_inputs, "ffn_in_bias": model.ffn_inputs}
     found = {}
@@ -149,11 +153,23 @@ def sized_weights(
         elif name in ("q_norm", "k_norm"):
             sizes["D"] = model.head_dim
         format = "f32" if name.endswith(("norm", "bias")) else ops.formats.weights
-        weight = Sized(parse(sharding), sizes, format, format, kind="weight")
-        elements = math.prod(sizes[d] for d in weight.sharding.dims)
-        stored = elements // product(ops.sizes, "".join(weight.sharding.axes)) * BYTES[format]
-        found[name] = replace(weight, stored_bytes=stored)
+        if name == "positions" and format == "int8":
+            format = ops.formats.activations
+        found[name] = _stored(ops, parse(sharding), sizes, format, CHANNELS.get(name, ""))
     return found
+
+
+def _stored(
+    ops: CostOps, sharding: Sharding, sizes: Mapping[str, Number], format: str, channels: str
+) -> Sized:
+    """A parameter, with the scale of its output channels where it is in int8."""
+    elements = math.prod(sizes[d] for d in sharding.dims)
+    stored = elements // product(ops.sizes, "".join(sharding.axes)) * BYTES[format]
+    scale = None
+    if format == "int8" and channels:
+        scale = _stored(ops, sharding.only(channels), sizes, "f32", "")
+        stored = stored + scale.stored_bytes
+    return Sized(sharding, sizes, format, format, kind="weight", stored_bytes=stored, scale=scale)
 
 
 def _ends(model: Model, part: Part) -> set[str]:

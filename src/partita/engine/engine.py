@@ -100,12 +100,16 @@ class Engine:
         # from one phase to the other the batch is for a moment split over the axes of both
         both = union(prefill.batch_axes, decode.batch_axes)
         rows = ceil_to(len(prompts), product(self.mesh.size, both))
-        positions = union(prefill.query_axes, decode.attn_s)  # and the cache over these
+        positions = union(prefill.query_axes, self.storage.s_axes)  # and the cache over these
         width = ceil_to(longest, math.lcm(_BUCKET, product(self.mesh.size, positions)))
         tokens, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
         for row, ids in enumerate(prompts):
             tokens[row, : len(ids)], lengths[row] = ids, len(ids)
         return Batch(tokens, lengths, len(prompts), prefill, decode)
+
+    def capacity(self, tokens: int) -> int:
+        """Places of a cache for so many tokens: a multiple of what it is dealt out over."""
+        return ceil_to(tokens, math.lcm(_BUCKET, product(self.mesh.size, self.storage.s_axes)))
 
     def logits(self, prompts: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Float32 logits [tokens, vocabulary] of each prompt, in the prefill layout."""
@@ -124,15 +128,13 @@ class Engine:
         yield np.asarray(tokens)[: batch.count]
         if max_tokens == 1:
             return
-        whole = math.lcm(_BUCKET, product(self.mesh.size, batch.decode.attn_s))
-        capacity = ceil_to(max(longest, batch.tokens.shape[1]), whole)
-        cache = self.programs.switch(batch.prefill, batch.decode, capacity)(kv)
+        capacity = self.capacity(max(longest, batch.tokens.shape[1]))
+        cache = self.programs.switch(batch.prefill, batch.decode, capacity)(kv, batch.lengths)
         del kv
         decode = self.programs.decode(batch.decode)
         positions = jnp.asarray(batch.lengths)
         for _ in range(max_tokens - 1):
-            tokens, cache = decode(self.parameters, cache, tokens, positions)
-            positions = positions + 1
+            tokens, positions, cache = decode(self.parameters, cache, tokens, positions)
             yield np.asarray(tokens)[: batch.count]
 
     def pieces(self, ids: Sequence[int], max_tokens: int) -> Iterator[Piece]:

@@ -1,4 +1,4 @@
-"""The compiled steps: prefill, the switch of the cache between layouts, decode.
+"""The compiled steps: prefill whole or in chunks, the cache's way to decode's layout and into slots, decode.
 
 Each is the one program of `partita.program` inside `jax.shard_map`, for one layout, jitted; shapes of the
 batch are whatever it is called with. Knows shapes and shardings, but no checkpoint and no request.
@@ -6,19 +6,20 @@ batch are whatever it is called with. Knows shapes and shardings, but no checkpo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from partita.engine.ops import DTYPES, JaxOps, Local
+from partita.engine.local import Local
+from partita.engine.moving import into_slots, ringed, roomy
+from partita.engine.ops import JaxOps
 from partita.engine.requests import check_model
+from partita.engine.shapes import WHOLE, Cache, Part, Shapes, local_part, plain_part
 from partita.program import transformer
-from partita.program.parameters import layer_parameter_shapes, parameter_shapes
+from partita.program.parameters import scale_name
 from partita.sharding.layout import Layout, Storage, product
 from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
@@ -26,7 +27,7 @@ from partita.specs.formats import Formats
 from partita.specs.model import Model
 
 
-class Programs:
+class Programs(Shapes):
     """The steps of one model on one mesh, its weights stored as `storage` says.
 
     Raises InputError for a model with features that the engine does not run.
@@ -34,103 +35,138 @@ class Programs:
 
     def __init__(self, model: Model, mesh: Mesh, storage: Storage, formats: Formats, devices=None):
         check_model(model)
-        self.model, self.mesh, self.storage, self.formats = model, mesh, storage, formats
-        devices = jax.devices() if devices is None else devices
-        grid = np.array(devices[: mesh.chips]).reshape(mesh.sizes)
-        self.device_mesh = jax.sharding.Mesh(grid, tuple(mesh.axes), (AxisType.Explicit,) * len(mesh.axes))
-        self.shardings = {name: parse(text) for name, text in storage.weights(model).items()}
-        self.layer_names = tuple(n for n in self.shardings if n in layer_parameter_shapes(model))
-        # one compiled step per layout, for the life of this object
-        self.prefill, self.decode = cache(self._prefill), cache(self._decode)
-        self.switch, self.logits = cache(self._switch), cache(self._logits)
-
-    # -- parameters and caches as arrays ----------------------------------------------------------------
-
-    def spec(self, sharding: Sharding, stacked: bool = False) -> PartitionSpec:
-        """JAX's form of a sharding; `stacked` puts an unsplit axis of all layers in front."""
-        return PartitionSpec(*[None] * stacked, *[tuple(axes) or None for axes in sharding.axes])
-
-    def named(self, spec: PartitionSpec) -> NamedSharding:
-        return NamedSharding(self.device_mesh, spec)
-
-    def parameter_specs(self) -> dict[str, PartitionSpec]:
-        return {n: self.spec(s, stacked=n in self.layer_names) for n, s in self.shardings.items()}
-
-    def parameters(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shape (padded), dtype and sharding of every parameter; layers are stacked in front."""
-        shapes = {**parameter_shapes(self.model), **layer_parameter_shapes(self.model)}
-        padded = self.storage.padded(self.model, self.mesh.size)
-        found = {}
-        for name, spec in self.parameter_specs().items():
-            dims = self.shardings[name].dims
-            shape = tuple(padded.get(d, n) for d, n in zip(dims, shapes[name], strict=True))
-            if name in self.layer_names:
-                shape = (self.model.layers, *shape)
-            dtype = jnp.float32 if name.endswith("norm") else DTYPES[self.formats.weights]
-            found[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=self.named(spec))
-        return found
-
-    def cache(self, layout: Layout, batch: int, capacity: int) -> jax.ShapeDtypeStruct:
-        """The cache of all layers [layers, 2, B, S, K, D] in one phase's sharding, S as it is dealt out."""
-        sizes = self.storage.padded(self.model, self.mesh.size)
-        shape = (self.model.layers, 2, batch, capacity, sizes["K"], sizes["D"])
-        sharding = self.named(self.spec(parse(layout.cache), stacked=True))
-        return jax.ShapeDtypeStruct(shape, DTYPES[self.formats.kv], sharding=sharding)
-
-    # -- the steps --------------------------------------------------------------------------------------
+        super().__init__(model, mesh, storage, formats, devices)
+        # one compiled step per layout and shape, for the life of this object
+        self.prefill, self.decode, self.extend = (
+            cache(self._prefill),
+            cache(self._decode),
+            cache(self._extend),
+        )
+        self.switch, self.insert, self.logits = cache(self._switch), cache(self._insert), cache(self._logits)
 
     def _prefill(self, layout: Layout) -> Callable[..., Any]:
         """(parameters, tokens [B L], lengths [B]) -> next tokens [B], keys and values of the prompt."""
 
         def step(parameters, tokens, lengths):
-            ops = self._ops()
-            logits, kv = self._forward(ops, layout, parameters, tokens, _positions(tokens), lengths, None)
-            return transformer.greedy(ops, logits, self.model.vocabulary).value, kv.value
+            ops = self.ops()
+            logits, kv = self._forward(ops, layout, parameters, tokens, _positions(tokens), lengths)
+            return transformer.greedy(ops, logits, self.model.vocabulary).value, kv
 
-        cache = self.spec(parse(layout.cache), stacked=True)
-        return self._jit(step, (self.parameter_specs(), _WHOLE, _WHOLE), (_WHOLE, cache))
+        cache = self.cache_specs(parse(layout.cache))
+        return self._jit(step, (self.parameter_specs(), WHOLE, WHOLE), (WHOLE, cache))
+
+    def _extend(self, layout: Layout, ends: bool = True) -> Callable[..., Any]:
+        """(parameters, cache (donated), tokens [B L], held [B], counts [B]) -> next tokens [B], the cache.
+
+        A chunk of `counts` new tokens, and padding, behind the `held` ones of each sequence; where no prompt
+        `ends` in it nothing is unembedded, and the cache alone comes back.
+        """
+
+        def step(parameters, cache, tokens, held, counts):
+            ops = self.ops()
+            weights, layers = self._weights(parameters)
+            args = [Local(tokens, parse("B L")), Local(held[:, None] + _positions(tokens), parse("B L"))]
+            own, after = Local(counts, parse("B")), Local(held + counts, parse("B"))
+            x = transformer.embed(ops, self.model, layout, weights, *args)
+            x, new = transformer.blocks(
+                ops, self.model, layout, layers, x, args[1], self._parts(cache, layout), after
+            )
+            if not ends:
+                return _plain(new)
+            logits = transformer.head(ops, self.model, layout, weights, x, own)
+            return transformer.greedy(ops, logits, self.model.vocabulary).value, _plain(new)
+
+        cache = self.cache_specs(parse(layout.cache))
+        out = (WHOLE, cache) if ends else cache
+        return self._jit(step, (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE), out, donate=(1,))
 
     def _logits(self, layout: Layout) -> Callable[..., Any]:
         """(parameters, tokens [B L]) -> float32 logits [B L V] of every token, V padded."""
 
         def step(parameters, tokens):
-            logits, _ = self._forward(self._ops(), layout, parameters, tokens, _positions(tokens), None, None)
+            logits, _ = self._forward(self.ops(), layout, parameters, tokens, _positions(tokens))
             return logits.value
 
         out = self.spec(parse(transformer.logits_sharding(layout)))
-        return self._jit(step, (self.parameter_specs(), _WHOLE), out)
+        return self._jit(step, (self.parameter_specs(), WHOLE), out)
 
     def _switch(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
-        """(keys and values of the prompt) -> cache for `capacity` tokens in the sharding of `target`.
+        """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`.
 
         Positions are dealt out over chips, so that a cache grows by places at the end of every chip.
         """
-        room = capacity // product(self.mesh.size, target.attn_s)
+        before, after = parse(source.cache), parse(target.cache)
 
-        def step(kv):
-            sharding = parse(f"A {source.cache}")
-            value = transformer.switch(self._ops(), Local(kv, sharding), target).value
-            return jnp.pad(value, [(0, room - n if i == 3 else 0) for i, n in enumerate(value.shape)])
+        def step(kv, lengths):
+            ops, held = self.ops(), Local(lengths, parse("B"))
+            move = partial(self._moved, ops, held, before, after, capacity)
+            return tuple((move(i, keys), move(i, values)) for i, (keys, values) in enumerate(kv))
 
-        specs = [self.spec(parse(layout.cache), stacked=True) for layout in (source, target)]
-        return self._jit(step, (specs[0],), specs[1])
+        return self._jit(step, (self.cache_specs(before), WHOLE), self.cache_specs(after))
+
+    def _insert(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
+        """(cache of slots (donated), keys and values of prompts, lengths [B], rows [n], slots [n]) -> cache.
+
+        These rows of the prompts come into these slots; a slot below zero takes nothing.
+        """
+        before, after = parse(source.cache), parse(target.cache)
+        whole = after.split("B", "")
+
+        def step(cache, kv, lengths, rows, slots):
+            ops, held = self.ops(), Local(lengths, parse("B"))
+            first = ops.offset(after["B"], cache[0][0].value.shape[0])
+
+            def put(layer: int, old: Part, new: Part) -> Part:
+                moved = local_part(self._moved(ops, held, before, whole, capacity, layer, new), whole)
+                return plain_part(into_slots(local_part(old, after), moved, rows, slots, first))
+
+            return tuple(
+                (put(i, old[0], new[0]), put(i, old[1], new[1]))
+                for i, (old, new) in enumerate(zip(cache, kv, strict=True))
+            )
+
+        specs = self.cache_specs(after)
+        return self._jit(step, (specs, self.cache_specs(before), WHOLE, WHOLE, WHOLE), specs, donate=(0,))
+
+    def _moved(
+        self,
+        ops: JaxOps,
+        lengths: Local,
+        before: Sharding,
+        after: Sharding,
+        capacity: int,
+        layer: int,
+        part: Part,
+    ) -> Part:
+        """Keys or values of a layer in another sharding, with the places that decode's cache has."""
+        places = self.places(layer, capacity)
+        t = ops.to(ringed(ops, local_part(part, before), lengths, places), str(after))
+        return plain_part(roomy(t, places // product(self.mesh.size, after["S"])))
 
     def _decode(self, layout: Layout) -> Callable[..., Any]:
-        """(parameters, cache, tokens [B], positions [B]) -> next tokens [B], the cache (donated)."""
+        """(parameters, cache (donated), tokens [B], positions [B]) -> next tokens [B], their positions, the
+        cache.
+
+        A token at a position below zero is none: nothing is written, and what comes back is of no use.
+        """
 
         def step(parameters, cache, tokens, positions):
-            ops = self._ops()
+            ops = self.ops()
             logits, cache = self._forward(
-                ops, layout, parameters, tokens[:, None], positions[:, None], None, cache
+                ops, layout, parameters, tokens[:, None], positions[:, None], None, cache, positions + 1
             )
-            return transformer.greedy(ops, logits, self.model.vocabulary).value, cache.value
+            found = transformer.greedy(ops, logits, self.model.vocabulary).value
+            return found, jnp.where(positions < 0, positions, positions + 1), cache
 
-        cache = self.spec(parse(layout.cache), stacked=True)
-        in_specs = (self.parameter_specs(), cache, _WHOLE, _WHOLE)
-        return self._jit(step, in_specs, (_WHOLE, cache), donate=(1,))
+        cache = self.cache_specs(parse(layout.cache))
+        in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE)
+        return self._jit(step, in_specs, (WHOLE, WHOLE, cache), donate=(1,))
 
-    def _ops(self) -> JaxOps:
-        return JaxOps(self.mesh.size, self.formats, self.model.d_model)
+    # -- the program on a device's arrays -----------------------------------------------------------------
+
+    def ops(self) -> JaxOps:
+        on_cpu = self.device_mesh.devices.flat[0].platform == "cpu"
+        return JaxOps(self.mesh.size, self.formats, self.model, on_cpu=on_cpu)
 
     def _forward(
         self,
@@ -139,23 +175,45 @@ class Programs:
         parameters: Mapping[str, jax.Array],
         tokens: jax.Array,
         positions: jax.Array,
-        lengths: jax.Array | None,
-        cache: jax.Array | None,
-    ) -> tuple[Local, Local]:
-        weights = {name: Local(value, self.shardings[name]) for name, value in parameters.items()}
-        layers = {name: weights.pop(name) for name in self.layer_names}
-        whole = parse("B L")
-        return transformer.forward(
+        counts: jax.Array | None = None,
+        cache: Cache | None = None,
+        lengths: jax.Array | None = None,
+    ) -> tuple[Local, Cache]:
+        weights, layers = self._weights(parameters)
+        logits, new = transformer.forward(
             ops,
             self.model,
             layout,
             weights,
             layers,
-            Local(tokens, whole),
-            Local(positions, whole),
+            Local(tokens, parse("B L")),
+            Local(positions, parse("B L")),
+            None if counts is None else Local(counts, parse("B")),
+            None if cache is None else self._parts(cache, layout),
             None if lengths is None else Local(lengths, parse("B")),
-            None if cache is None else Local(cache, parse(layout.cache)),
         )
+        return logits, _plain(new)
+
+    def _weights(
+        self, parameters: Mapping[str, jax.Array]
+    ) -> tuple[dict[str, Local], list[dict[str, Local]]]:
+        """Parameters outside the blocks and those of each block, the int8 ones with their scales."""
+        found = {}
+        for name, value in parameters.items():
+            if name.removesuffix("_scale") in parameters and name.endswith("_scale"):
+                continue
+            scale = parameters.get(scale_name(name))
+            held = None if scale is None else Local(scale, self.shardings[scale_name(name)])
+            found[name] = Local(value, self.shardings[name], scale=held)
+        layers: list[dict[str, Local]] = [{} for _ in range(self.model.layers)]
+        for name in [name for name in found if name.startswith("layers.")]:
+            _, index, own = name.split(".")
+            layers[int(index)][own] = found.pop(name)
+        return found, layers
+
+    def _parts(self, cache: Cache, layout: Layout) -> list[tuple[Local, Local]]:
+        sharding = parse(layout.cache)
+        return [(local_part(keys, sharding), local_part(values, sharding)) for keys, values in cache]
 
     def _jit(self, step: Callable[..., Any], in_specs, out_specs, donate: tuple[int, ...] = ()):
         # check_vma cannot know that a gathered value is the same everywhere; tests compare the replicas
@@ -165,7 +223,8 @@ class Programs:
         return jax.jit(mapped, donate_argnums=donate)
 
 
-_WHOLE = PartitionSpec()
+def _plain(cache: Sequence[tuple[Local, Local]]) -> Cache:
+    return tuple((plain_part(keys), plain_part(values)) for keys, values in cache)
 
 
 def _positions(tokens: jax.Array) -> jax.Array:

@@ -44,14 +44,13 @@ class Steps:
             args = (self.parameters, self._ints(0, rows, width), self._ints(width, rows))
             compiled = _compiled(programs.prefill(layout), *args)
             return lambda: compiled(*args)[0]
-        held = ceil_to(tokens, product(size, layout.attn_s))
-        cache = filled(programs.cache(layout, rows, held))
+        cache = jax.tree.map(filled, programs.cache(layout, rows, programs.whole_turns(tokens)))
         new, positions = self._ints(0, rows), self._ints(tokens - 1, rows)
         compiled = _compiled(programs.decode(layout), self.parameters, cache, new, positions)
         kept = [cache]
 
         def step():
-            found, kept[0] = compiled(self.parameters, kept[0], new, positions)
+            found, _, kept[0] = compiled(self.parameters, kept[0], new, positions)
             return found
 
         return step

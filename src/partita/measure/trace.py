@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from partita.engine.products import parts_in
 from partita.measure.counts import Counts, sent_bytes
 
 _KINDS = {
@@ -49,7 +50,11 @@ def _walk(jaxpr: Any, times: int, counts: Counts, sizes: Mapping[str, int]) -> N
 
 
 def _dot_flops(eqn: Any) -> int:
-    """Two FLOPs for every multiply-add: the output's elements times the contracted ones."""
+    """Two FLOPs for every multiply-add: the output's elements times the contracted ones.
+
+    A product whose activations are written as several numbers counts as the one product that it is.
+    """
     (contracted, _), _ = eqn.params["dimension_numbers"]
-    left = eqn.invars[0].aval.shape
-    return 2 * math.prod(eqn.outvars[0].aval.shape) * math.prod(left[i] for i in contracted)
+    left = eqn.invars[0].aval
+    flops = 2 * math.prod(eqn.outvars[0].aval.shape) * math.prod(left.shape[i] for i in contracted)
+    return flops // parts_in(str(eqn.source_info.name_stack))

@@ -69,9 +69,8 @@ def verify(
         prefill = resolve(prefill_roles, stored, mesh, batch, prompt)
         decode = resolve(decode_roles, stored, mesh, batch, 1)
         rows = ceil_to(batch, product(mesh.size, union(prefill.batch_axes, decode.batch_axes)))
-        width = ceil_to(prompt, product(mesh.size, union(prefill.query_axes, decode.attn_s)))
-        whole = product(mesh.size, decode.attn_s)
-        held, capacity = ceil_to(context, whole), ceil_to(max(width, context), whole)
+        width = ceil_to(prompt, product(mesh.size, union(prefill.query_axes, stored.s_axes)))
+        held, capacity = (programs.whole_turns(n) for n in (context, max(width, context)))
         yield check_prefill(programs, prefill, rows, width, compiled)
         yield check_switch(programs, prefill, decode, rows, width, capacity, compiled)
         yield check_decode(programs, decode, rows, held, compiled)
@@ -112,7 +111,8 @@ def check_switch(
     )
     run = programs.switch(source, target, context)
     name = f"{source.roles} -> {target.roles}"
-    return _check(programs, "switch", name, run, (programs.cache(source, batch, prompt),), ledger, compiled)
+    args = (programs.cache(source, batch, prompt, queries=prompt), _ints(batch))
+    return _check(programs, "switch", name, run, args, ledger, compiled)
 
 
 def _check(

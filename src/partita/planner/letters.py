@@ -188,6 +188,7 @@ def layout(found: Spread, decode: bool) -> Layout:
         k_axes=those(order, lambda a: a.heads == "k"),
         g_axes=those(order, lambda a: a.heads == "g"),
         padded_axes=those(order, lambda a: bool(a.kind.stored)),
+        s_axes=those(order, lambda a: a.attends == "l" and a.kind.attention == "context"),
     )
     rank = {name: place for place, name in enumerate(storage.fg + storage.fk + storage.e)}
     first = sorted(found.letters, key=lambda a: rank.get(a.name, -1))  # replicas, then as reduced and traded

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, runtime_checkable
 
-from partita.program.ops import Ops, T
+from partita.program.ops import Ops, Seen, T
 from partita.program.pieces import normalise, softmax
 from partita.sharding.layout import Layout
 from partita.specs.latent import Latent
@@ -52,6 +52,7 @@ def attention(
     y_e: T,
     positions: T,
     cache: T | None,
+    lengths: T | None,
 ) -> tuple[T, T]:
     """Attention of y [B_t L_t E_ef] (y_e: the same with E over e alone), a partial sum over f; the new cache.
 
@@ -63,7 +64,9 @@ def attention(
     """
     assert model.latent is not None
     asks = f"B_{layout.attn_b} L_{layout.queries(cached=cache is not None)}"
-    text = _Attention(ops, model, model.latent, layout, w, asks, ops.to(positions, asks))
+    if lengths is not None:
+        lengths = ops.to(lengths, f"B_{layout.attn_b}")
+    text = _Attention(ops, model, model.latent, layout, w, asks, ops.to(positions, asks), lengths)
     with ops.scope("q"):
         q, q_rope = text.queries(y, y_e)
     with ops.scope("kv"):
@@ -77,7 +80,8 @@ def attention(
 
 @dataclass(frozen=True)
 class _Attention(Generic[T]):
-    """The steps of one layer's attention; `positions` are those of the queries, split as `asks`."""
+    """The steps of one layer's attention; `positions` are those of the queries, split as `asks`,
+    `lengths` the tokens of each sequence that a cache holds."""
 
     ops: LatentOps[T]
     model: Model
@@ -86,6 +90,11 @@ class _Attention(Generic[T]):
     w: Mapping[str, T]
     asks: str
     positions: T
+    lengths: T | None
+
+    @property
+    def seen(self) -> Seen[T]:
+        return Seen(self.positions, self.lengths, None, self.model.head_dim**-0.5)
 
     @property
     def tokens(self) -> str:
@@ -126,8 +135,10 @@ class _Attention(Generic[T]):
         positions = ops.to(positions, f"B_{layout.attn_b} L")
         c, rope = ops.halves(kv, self.latent.rope_dim, "C")
         c = normalise(ops, self.model, c, self.w.get("kv_down_norm"))
-        kv = ops.join(c, ops.rotate(rope, positions, self.model.rotary_base))
-        return ops.as_cache(kv) if cache is None else ops.write(cache, kv, positions)
+        kv = ops.join(c, ops.rotate(rope, positions, self.model, False))
+        if cache is None or self.lengths is None:
+            return ops.as_cache(kv)
+        return ops.write(cache, kv, positions, self.lengths)
 
     def absorbed(self, q: T, q_rope: T, cache: T) -> T:
         """Values [B_t L_t K_fk G_fg U], partial over e, of queries taken into the space of the rows."""
@@ -139,11 +150,11 @@ class _Attention(Generic[T]):
             q_rope = ops.to(q_rope, str(q_rope.sharding.summing(q.sharding.partial)))
             q = ops.to(ops.join(q, q_rope), f"{self.asks} {self.attended} R")
             q, q_rope = ops.halves(q, self.latent.rope_dim, "C")
-            q = ops.join(q, ops.rotate(q_rope, self.positions, self.model.rotary_base))
+            q = ops.join(q, ops.rotate(q_rope, self.positions, self.model, False))
         with ops.scope("attend"):
             rows = ops.read(cache, q)
             scores = ops.einsum("BLKGR,BSR->BLKGS", q, rows, causal=True, precise=True)
-            shares = softmax(ops, scores, self.positions, self.model.head_dim**-0.5)
+            shares = softmax(ops, scores, self.seen)
             values, _ = ops.halves(rows, self.latent.rope_dim, "C")
             mixed = ops.einsum("BLKGS,BSC->BLKGC", shares, values, causal=True)  # partial over S
         with ops.scope("v"):
@@ -156,7 +167,7 @@ class _Attention(Generic[T]):
         with ops.scope("q"):
             q = ops.to(ops.join(q, q_rope), f"{self.asks} {attended} R")
             q, q_rope = ops.halves(q, self.latent.rope_dim, "D")
-            q_rope = ops.rotate(q_rope, self.positions, self.model.rotary_base)
+            q_rope = ops.rotate(q_rope, self.positions, self.model, False)
         with ops.scope("attend"):
             c, rope = ops.halves(ops.read(cache, q), self.latent.rope_dim, "C")
             keys = ops.einsum("BSC,KGDC->BSKGD", c, ops.to(self.w["k_up"], f"{attended} D C"))
@@ -165,5 +176,5 @@ class _Attention(Generic[T]):
                 ops.einsum("BLKGD,BSKGD->BLKGS", q, keys, causal=True, precise=True),
                 ops.einsum("BLKGP,BSP->BLKGS", q_rope, rope, causal=True, precise=True),
             )
-            shares = softmax(ops, scores, self.positions, self.model.head_dim**-0.5)
+            shares = softmax(ops, scores, self.seen)
             return ops.einsum("BLKGS,BSKGU->BLKGU", shares, values, causal=True)  # partial over S

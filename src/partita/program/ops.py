@@ -2,13 +2,17 @@
 
 A tensor carries its sharding; every operation states what it does to it. `T` is the interpreter's own
 tensor: counts and sizes in `partita.cost`, a device's array in `partita.engine`.
+
+A matrix in int8 carries the scale of each of its output channels with it, a cache in int8 that of each head
+and position: `to` moves the scale with the values, and whoever multiplies with them applies it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from partita.sharding.spec import Sharding
 from partita.specs.model import Model
@@ -24,6 +28,31 @@ class Tensor(Protocol):
 T = TypeVar("T", bound=Tensor)
 
 
+@dataclass(frozen=True)
+class Seen(Generic[T]):
+    """Which cached positions queries attend to, and what becomes of a score on the way to its share."""
+
+    positions: T
+    """[B L] of the queries."""
+    lengths: T | None
+    """[B] positions written so far, of a cache that holds position p in place p mod S; None where the S
+    places are the positions 0, 1, 2 ... of the queries' own step."""
+    window: int | None
+    """The last so many positions, the query's own included; None for all."""
+    scale: float
+    softcap: float | None = None
+
+
+class Product(NamedTuple, Generic[T]):
+    """One matrix that `Ops.project` multiplies with, and where the product goes."""
+
+    scope: str
+    text: str
+    weight: T
+    to: str
+    bias: T | None = None
+
+
 class Ops(Protocol[T]):
     """The operations; shapes are written as dims, e.g. [B L E]."""
 
@@ -35,16 +64,47 @@ class Ops(Protocol[T]):
         """Reshards: whatever collectives lead from where `t` is to `sharding`."""
         ...
 
-    def einsum(self, text: str, a: T, b: T, *, causal: bool = False, precise: bool = False) -> T:
+    def einsum(
+        self,
+        text: str,
+        a: T,
+        b: T,
+        *,
+        bias: T | None = None,
+        to: str | None = None,
+        causal: bool = False,
+        precise: bool = False,
+    ) -> T:
         """Local matmul, accumulated in float32; a contracted split dim leaves a partial sum.
 
-        `precise` keeps float32 in the result. `causal`: the L queries are the last of S positions, so
-        that part of the product will be masked (it is computed all the same).
+        The scale of an int8 `b` multiplies the product, and `bias` [channels] is added to it, once it is
+        fully summed, by this or a later `to`. With `to` the product is resharded at once, which may go on
+        while it is still being computed. `precise` keeps float32 in the result. `causal`: the L queries are
+        the last of S positions, so that part of the product will be masked (it is computed all the same).
+        """
+        ...
+
+    def project(self, y: T, gathered: str, products: Sequence[Product[T]]) -> tuple[T, list[T]]:
+        """y resharded to `gathered`, and its product with every weight, resharded too.
+
+        The products may go on while y is still being gathered.
         """
         ...
 
     def add(self, a: T, b: T) -> T:
         """Sum of two tensors of one sharding, partial sums included."""
+        ...
+
+    def shift(self, x: T, bias: T) -> T:
+        """x plus a vector over its last dim, split as that is."""
+        ...
+
+    def scaled(self, x: T, factor: float) -> T:
+        """x times a number."""
+        ...
+
+    def softcap(self, x: T, cap: float) -> T:
+        """cap * tanh(x / cap)."""
         ...
 
     def moments(self, x: T, norm: str) -> T:
@@ -55,27 +115,28 @@ class Ops(Protocol[T]):
         """[B L E] scaled to unit moments, times scale and plus bias [M E] where there are any."""
         ...
 
+    def normalise_heads(self, x: T, parameters: T | None, model: Model) -> T:
+        """[B L ... D]: every head on its own to unit moments, times scale and plus bias [M D]."""
+        ...
+
     def gate(self, h: T, feed_forward: str) -> T:
-        """[B L M F] -> [B L F]: silu(gate) * up, or GELU."""
+        """[B L M F] -> [B L F]: the gate's activation times up, or GELU."""
         ...
 
-    def rotate(self, x: T, positions: T, base: float) -> T:
-        """Rotary embedding of [B L ... D] at positions [B L]; pairs (d, d + D/2)."""
+    def rotate(self, x: T, positions: T, model: Model, local: bool) -> T:
+        """Rotary embedding of [B L ... D] at positions [B L], as the model's local or its other layers have
+        it."""
         ...
 
-    def rotate_keys(self, kv: T, positions: T, base: float) -> T:
-        """As `rotate`, for the keys of keys and values [M B L K D] alone."""
-        ...
-
-    def softmax(self, scores: T, positions: T, scale: float, sums: T | None = None) -> T:
-        """`scale` x [B L K G S] over S, cached positions after the query's own masked.
+    def softmax(self, scores: T, seen: Seen[T], sums: T | None = None) -> T:
+        """Shares of scores [B K L G S] over S, what is not `seen` masked.
 
         Where S is split, `sums` are the `shard_sums` of every shard, and each gets its part of the whole.
         """
         ...
 
-    def shard_sums(self, scores: T, positions: T, scale: float) -> T:
-        """[B L K G S] -> float32 [B L K G S M]: of each S shard, its largest of the masked `scale` x scores,
+    def shard_sums(self, scores: T, seen: Seen[T]) -> T:
+        """[B K L G S] -> float32 [B K L G S M]: of each S shard, its largest of the scaled and masked scores,
         and the sum over it of their exponentials above that."""
         ...
 
@@ -83,21 +144,22 @@ class Ops(Protocol[T]):
         """One slice of an unsplit dim, which disappears."""
         ...
 
-    def as_cache(self, kv: T) -> T:
-        """New keys and values [M B L K D] in the cache's format, as a cache [M B S K D] of their own."""
+    def as_cache(self, new: T) -> T:
+        """New keys or values [B L K D] (rows [B L R]) in the cache's format, as a cache [B K S D] ([B S R])
+        of their own."""
         ...
 
-    def write(self, cache: T, kv: T, positions: T) -> T:
-        """The cache [M B S K D] with new keys and values [M B L K D] at positions [B L], each on the chips
-        that S deals it to."""
+    def write(self, cache: T, new: T, positions: T, lengths: T) -> T:
+        """The cache [B K S D] with new keys or values [B L K D] at positions [B L], each on the chips that S
+        deals it to; those from `lengths` [B] on are padding, and not written."""
         ...
 
     def lookup(self, table: T, tokens: T) -> T:
         """Rows of [V E] for tokens [B L], as [B L E] partial over V's axes (all but one term zero)."""
         ...
 
-    def last(self, x: T, lengths: T) -> T:
-        """[B L E] -> [B L=1 E], each sequence's token number `lengths - 1`; partial over L's axes."""
+    def last(self, x: T, counts: T) -> T:
+        """[B L E] -> [B L=1 E], each sequence's token number `counts - 1`; partial over L's axes."""
         ...
 
     def best(self, logits: T, vocabulary: int) -> T:
@@ -110,13 +172,11 @@ class Ops(Protocol[T]):
 
     def layers(
         self,
-        body: Callable[[T, Mapping[str, T], T | None], tuple[T, T]],
+        body: Callable[[T, Mapping[str, T], Any, bool], tuple[T, Any]],
         x: T,
-        weights: Mapping[str, T],
-        cache: T | None,
-    ) -> tuple[T, T]:
-        """Runs `body(x, weights of a layer, cache of a layer) -> (x, cache)` over all layers.
-
-        Without a cache the layers' new keys and values are stacked into one.
-        """
+        weights: Any,
+        cache: Any,
+    ) -> tuple[T, Any]:
+        """Runs `body(x, weights of a layer, cache of a layer, whether it is local) -> (x, cache)` over all
+        layers; what the interpreter keeps of weights and caches of all layers is its own."""
         ...

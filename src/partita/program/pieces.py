@@ -5,7 +5,7 @@ Knows nothing about blocks or layouts; a tensor's own sharding says all that is 
 
 from __future__ import annotations
 
-from partita.program.ops import Ops, T
+from partita.program.ops import Ops, Seen, T
 from partita.specs.model import Model
 
 
@@ -28,10 +28,10 @@ def scale(ops: Ops[T], model: Model, x: T, moments: T, parameters: T | None) -> 
     return ops.normalise(x, moments, parameters, model)
 
 
-def softmax(ops: Ops[T], scores: T, positions: T, scale: float) -> T:
-    """Shares [B L K G S] of each cached position; where S is split, chips exchange two numbers a query."""
+def softmax(ops: Ops[T], scores: T, seen: Seen[T]) -> T:
+    """Shares [B K L G S] of each cached position; where S is split, chips exchange two numbers a query."""
     if not scores.sharding["S"]:
-        return ops.softmax(scores, positions, scale)
-    sums = ops.shard_sums(scores, positions, scale)
+        return ops.softmax(scores, seen)
+    sums = ops.shard_sums(scores, seen)
     sums = ops.to(sums, str(sums.sharding.split("S", "")))
-    return ops.softmax(scores, positions, scale, sums)
+    return ops.softmax(scores, seen, sums)

@@ -2,16 +2,18 @@
 
 Every line holds for every layout; which collectives a `to` becomes depends only on the layout's axes
 (Pope et al. 2022, sections 3.2 to 3.4). In the comments e, f are the axes kept on E and on F/heads, t those
-that split tokens instead.
+that split tokens instead. Attention is in `attention.py`; a family of models is a choice of `Model`'s fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from partita.program import latent
-from partita.program.ops import Ops, T
-from partita.program.pieces import moments, normalise, scale, softmax
+from partita.program.attention import attend, attention_products
+from partita.program.ops import Ops, Product, T
+from partita.program.pieces import moments, normalise, scale
 from partita.sharding.layout import Layout
 from partita.specs.model import Model
 
@@ -21,53 +23,56 @@ def forward(
     model: Model,
     layout: Layout,
     weights: Mapping[str, T],
-    layers: Mapping[str, T],
+    layers: Any,
     tokens: T,
     positions: T,
-    lengths: T | None,
-    cache: T | None,
-) -> tuple[T, T]:
+    counts: T | None,
+    cache: Any,
+    lengths: T | None = None,
+) -> tuple[T, Any]:
     """Logits and the new cache for tokens [B L] at positions [B L].
 
-    `weights` are those outside the blocks; `layers` those of all layers, stacked. With `lengths` [B]
-    only the last token of each sequence is unembedded: logits [B 1 V]; without, all: [B L V]. Without a
-    `cache` the tokens attend to each other only, and the new cache is theirs.
+    `weights` are those outside the blocks; `layers` those of all layers. With `counts` [B], new tokens of each
+    sequence that are not padding, only the last of them is unembedded: logits [B 1 V]; without, all: [B L V].
+    Without a `cache` the tokens attend to each other only, and the new cache is theirs; with one it holds
+    `lengths` [B] tokens of each sequence after this step.
     """
-    x = embed(ops, layout, weights, tokens, positions)
-    x, cache = blocks(ops, model, layout, layers, x, positions, cache)
-    return head(ops, model, layout, weights, x, lengths), cache
+    x = embed(ops, model, layout, weights, tokens, positions)
+    x, cache = blocks(ops, model, layout, layers, x, positions, cache, lengths)
+    return head(ops, model, layout, weights, x, counts), cache
 
 
 def blocks(
     ops: Ops[T],
     model: Model,
     layout: Layout,
-    layers: Mapping[str, T],
+    layers: Any,
     x: T,
     positions: T,
-    cache: T | None,
-) -> tuple[T, T]:
+    cache: Any,
+    lengths: T | None = None,
+) -> tuple[T, Any]:
     """All layers on the residual [B_t L_t E_ef], and their new cache."""
 
-    def body(x: T, w: Mapping[str, T], cache: T | None) -> tuple[T, T]:
-        return block(ops, model, layout, w, x, positions, cache)
+    def body(x: T, w: Mapping[str, T], cache: Any, local: bool) -> tuple[T, Any]:
+        return block(ops, model, layout, w, x, positions, cache, lengths, local)
 
     with ops.scope("layer"):
         return ops.layers(body, x, layers, cache)
 
 
-def head(ops: Ops[T], model: Model, layout: Layout, weights: Mapping[str, T], x: T, lengths: T | None) -> T:
-    """Logits of the residual: of the last token of each sequence where `lengths` are given, else of all."""
-    if lengths is not None:
+def head(ops: Ops[T], model: Model, layout: Layout, weights: Mapping[str, T], x: T, counts: T | None) -> T:
+    """Logits of the residual: of the last token of each sequence where `counts` are given, else of all."""
+    if counts is not None:
         with ops.scope("last"):
-            x = ops.last(x, ops.to(lengths, f"B_{layout.tokens_b}"))
+            x = ops.last(x, ops.to(counts, f"B_{layout.tokens_b}"))
             x = ops.to(x, f"B_{layout.tokens_b} L E_{layout.e}{layout.fg}{layout.fk}")
     with ops.scope("final_norm"):
         x = normalise(ops, model, x, weights.get("final_norm"))
-    return unembed(ops, layout, weights, x)
+    return unembed(ops, model, layout, weights, x)
 
 
-def embed(ops: Ops[T], layout: Layout, weights: Mapping[str, T], tokens: T, positions: T) -> T:
+def embed(ops: Ops[T], model: Model, layout: Layout, weights: Mapping[str, T], tokens: T, positions: T) -> T:
     """Tokens [B L] -> residual [B_t L E_ef]; the table stays, every chip looks all tokens up in its part.
 
     Where positions are learned every chip has their whole table, and looks up its own tokens' rows.
@@ -75,21 +80,28 @@ def embed(ops: Ops[T], layout: Layout, weights: Mapping[str, T], tokens: T, posi
     with ops.scope("embed"):
         x = ops.lookup(weights["embed"], ops.to(tokens, f"B_{_replicas(layout, layout.tokens_b)} L"))
         x = ops.to(x, layout.residual)
+        if model.embedding_scale is not None:
+            x = ops.scaled(x, model.embedding_scale)
         if "positions" in weights:
             own = ops.to(positions, f"B_{layout.tokens_b} L_{layout.tokens_l}")
             x = ops.add(x, ops.to(ops.lookup(weights["positions"], own), layout.residual))
         return x
 
 
-def unembed(ops: Ops[T], layout: Layout, weights: Mapping[str, T], x: T) -> T:
+def unembed(ops: Ops[T], model: Model, layout: Layout, weights: Mapping[str, T], x: T) -> T:
     """[B_t L E_ef] -> float32 logits [B L V_fe], on the table as it is stored."""
     stored = layout.storage
     batch = _replicas(layout, layout.tokens_b)
     with ops.scope("unembed"):
         x = ops.to(x, f"B_{batch} L E_{stored.e}")
         table = weights["unembed"] if "unembed" in weights else weights["embed"]
-        logits = ops.einsum("BLE,VE->BLV", x, table, precise=True)  # partial over e
-        return ops.to(logits, logits_sharding(layout))
+        bias = weights.get("unembed_bias")
+        logits = ops.einsum(  # partial over e
+            "BLE,VE->BLV", x, table, bias=bias, to=logits_sharding(layout), precise=True
+        )
+        if model.logit_scale is not None:
+            logits = ops.scaled(logits, model.logit_scale)
+        return logits if model.logit_softcap is None else ops.softcap(logits, model.logit_softcap)
 
 
 def logits_sharding(layout: Layout) -> str:
@@ -112,123 +124,161 @@ def block(
     w: Mapping[str, T],
     x: T,
     positions: T,
-    cache: T | None,
-) -> tuple[T, T]:
+    cache: Any,
+    lengths: T | None,
+    local: bool,
+) -> tuple[T, Any]:
     """One pre-norm block on the residual [B_t L_t E_ef], parallel or serial (section 3.4)."""
-    y, y_kv, y_e, y_ffn = first_norm(ops, model, layout, w, x)
-    with ops.scope("attention"):
-        if model.latent is None:
-            z, cache = attention(ops, model, layout, w, y_kv, y_e, positions, cache)
-        elif isinstance(ops, latent.LatentOps):
-            z, cache = latent.attention(ops, model, layout, w, y, y_e, positions, cache)
-        else:
-            raise ValueError(f"{type(ops).__name__} does not run latent attention")
-    if model.block == "parallel":  # one reduction over f for both halves
+    parallel = model.block == "parallel"
+    if model.latent is not None:
+        z, h, cache = _latent_half(ops, model, layout, w, x, positions, cache, lengths)
+    else:
+        inputs = ffn_inputs(ops, layout, w) if parallel else []
+        q, kv, h = first_half(ops, model, layout, w, x, inputs, cached=cache is not None)
+        with ops.scope("attention"):
+            to = None if parallel else layout.residual
+            z, cache = attend(ops, model, layout, w, q, kv, positions, cache, lengths, local, to)
+    if parallel:  # one reduction over f for both halves
         with ops.scope("ffn"):
-            z = ops.add(z, ffn(ops, model, layout, w, y_ffn))
+            assert h is not None
+            z = ops.to(ops.add(z, ffn_output(ops, model, layout, w, h, None)), layout.residual)
     else:
         with ops.scope("attention"):
             z = ops.to(z, layout.residual)
-            x = ops.add(x, normalise(ops, model, z, w.get("post_norm")) if model.post_norms else z)
+            x = join(ops, model, x, z, w.get("o_bias"), w.get("post_norm"))
         with ops.scope("ffn_norm"):
             y = normalise(ops, model, x, w.get("ffn_norm"))
-        _, y = gather(ops, layout, y)
+        h = gathered_product(ops, layout, y, ffn_inputs(ops, layout, w))
         with ops.scope("ffn"):
-            z = ffn(ops, model, layout, w, y)
+            z = ffn_output(ops, model, layout, w, h, layout.residual)
     with ops.scope("ffn"):
-        z = ops.to(z, layout.residual)
-        return ops.add(x, normalise(ops, model, z, w.get("ffn_post_norm")) if model.post_norms else z), cache
+        bias = w.get("ffn_out_bias")
+        if parallel and bias is not None and "o_bias" in w:
+            bias = ops.add(bias, w["o_bias"])
+        elif parallel and bias is None:
+            bias = w.get("o_bias")
+        return join(ops, model, x, z, bias, w.get("ffn_post_norm")), cache
 
 
-def first_norm(ops: Ops[T], model: Model, layout: Layout, w: Mapping[str, T], x: T) -> tuple[T, T, T, T]:
-    """The residual normed, for attention as [B_t L_t E_ef] and gathered twice (see `gather`), and for the
-    feed-forward of a parallel block.
-
-    Two separate norms of one residual share its moments, and what is gathered is the residual itself. Latent
-    attention whose queries are compressed takes nothing gathered.
-    """
-    with ops.scope("norm"):
-        sums = moments(ops, model, x)
-        y = scale(ops, model, x, sums, w.get("norm"))
-    if model.separate_norms:
-        x_kv, x_e = gather(ops, layout, x)
-        with ops.scope("norm"):
-            y_kv, y_e = (scale(ops, model, part, sums, w.get("norm")) for part in (x_kv, x_e))
-            return y, y_kv, y_e, scale(ops, model, x_e, sums, w.get("ffn_norm"))
-    if model.latent is not None and model.latent.query_rank is not None and model.block == "serial":
-        return y, y, y, y
-    y_kv, y_e = gather(ops, layout, y)
-    return y, y_kv, y_e, y_e
+def join(ops: Ops[T], model: Model, x: T, z: T, bias: T | None, norm: T | None) -> T:
+    """The residual [B_t L_t E_ef] with one half of a block added to it."""
+    if bias is not None:
+        z = ops.shift(z, ops.to(bias, f"E_{z.sharding['E']}"))
+    if model.post_norms:
+        z = normalise(ops, model, z, norm)
+    if model.residual_scale is not None:
+        z = ops.scaled(z, model.residual_scale)
+    return ops.add(x, z)
 
 
-def gather(ops: Ops[T], layout: Layout, y: T) -> tuple[T, T]:
-    """[B_t L_t E_ef] -> E split over e and the axes of f that split no KV head, and over e alone."""
-    tokens = f"B_{layout.tokens_b} L_{layout.tokens_l}"
-    with ops.scope("gather"):
-        y_kv = ops.to(y, f"{tokens} E_{layout.e}{layout.fg}")
-        return y_kv, ops.to(y_kv, f"{tokens} E_{layout.e}")
-
-
-def ffn(ops: Ops[T], model: Model, layout: Layout, w: Mapping[str, T], y: T) -> T:
-    """Feed-forward of [B_t L_t E_e], a partial sum over f: every layout of section 3.2."""
-    e, f, tokens = layout.e, layout.f, f"B_{layout.tokens_b} L_{layout.tokens_l}"
-    with ops.scope("in"):
-        h = ops.einsum("BLE,EMF->BLMF", y, ops.to(w["ffn_in"], f"E_{e} M F_{f}"))  # partial over e
-        h = ops.gate(ops.to(h, f"{tokens} M F_{f}{e}"), model.feed_forward)
-    with ops.scope("out"):
-        h = ops.to(h, f"{tokens} F_{f}")
-        return ops.einsum("BLF,FE->BLE", h, ops.to(w["ffn_out"], f"F_{f} E_{e}"))
-
-
-def attention(
+def first_half(
     ops: Ops[T],
     model: Model,
     layout: Layout,
     w: Mapping[str, T],
-    y_kv: T,
-    y: T,
-    positions: T,
-    cache: T | None,
-) -> tuple[T, T]:
-    """Attention of [B_t L_t E], a partial sum over f, and the layer's new cache (section 3.3).
+    x: T,
+    inputs: list[Product[T]],
+    cached: bool,
+) -> tuple[T, T, T | None]:
+    """Queries, keys and values, and what the first matrices of a parallel block's feed-forward give, from the
+    residual normed.
 
-    Keys and values are projected from an E still split over the axes that split no KV head: with one KV
-    head (multi-query) every chip multiplies its own part and no weight of it is replicated.
-
-    Over an axis of context a prefill splits its queries, and keeps of its keys and values those dealt to
-    the chip; with a cache, every chip attends for all queries to the positions it holds, and the parts are
-    put together.
+    Keys and values are projected from an E still split over the axes that split no KV head: with one KV head
+    (multi-query) every chip multiplies its own part and no weight of it is replicated.
     """
-    e, fg, fk = layout.e, layout.fg, layout.fk
-    queries = layout.queries(cached=cache is not None)
-    with ops.scope("q"):
-        q = ops.einsum("BLE,EKGD->BLKGD", y, ops.to(w["q"], f"E_{e} K_{fk} G_{fg} D"))  # partial over e
-        q = ops.to(q, f"B_{layout.attn_b} L_{queries} K_{layout.attn_k} G_{layout.attn_g} D")
-    with ops.scope("kv"):
-        kv = ops.einsum("BLE,EMKD->MBLKD", y_kv, ops.to(w["kv"], f"E_{e}{fg} M K_{fk} D"))
-        kv = ops.to(kv, f"M B_{layout.attn_b} L K_{layout.attn_k} D")
-    kv_positions = ops.to(positions, f"B_{layout.attn_b} L")
-    q_positions = ops.to(positions, f"B_{layout.attn_b} L_{queries}")
-    if model.positions == "rotary":
-        q = ops.rotate(q, q_positions, model.rotary_base)
-        kv = ops.rotate_keys(kv, kv_positions, model.rotary_base)
-    with ops.scope("attend"):
-        cache = ops.as_cache(kv) if cache is None else ops.write(cache, kv, kv_positions)
-        keys, values = ops.take(cache, "M", 0), ops.take(cache, "M", 1)
-        scores = ops.einsum("BLKGD,BSKD->BLKGS", q, keys, causal=True, precise=True)
-        shares = softmax(ops, scores, q_positions, model.head_dim**-0.5)
-        mixed = ops.einsum("BLKGS,BSKD->BLKGD", shares, values, causal=True)  # partial over S
-        cache = ops.to(cache, layout.cache)
-    with ops.scope("o"):
-        mixed = ops.to(mixed, f"B_{layout.tokens_b} L_{layout.tokens_l} K_{fk} G_{fg} D")
-        return ops.einsum("BLKGD,KGDE->BLE", mixed, ops.to(w["o"], f"K_{fk} G_{fg} D E_{e}")), cache
+    with ops.scope("norm"):
+        sums = moments(ops, model, x)
+    kv, q = attention_products(ops, layout, w, cached)
+    kv_sharding, sharding = (f"{_tokens(layout)} E_{layout.e}{axes}" for axes in (layout.fg, ""))
+    if model.separate_norms:  # of one residual: they share its moments, and it is what is gathered
+        with ops.scope("gather"):
+            x_kv = ops.to(x, kv_sharding)
+            x = ops.to(x_kv, sharding)
+        with ops.scope("norm"):
+            y_kv, y_q = (scale(ops, model, part, sums, w.get("norm")) for part in (x_kv, x))
+            y = scale(ops, model, x, sums, w.get("ffn_norm"))
+        _, found = ops.project(y_kv, kv_sharding, [kv])
+        _, asked = ops.project(y_q, sharding, [q])
+        _, hidden = ops.project(y, sharding, inputs)
+        return asked[0], found[0], hidden[0] if hidden else None
+    with ops.scope("norm"):
+        y = scale(ops, model, x, sums, w.get("norm"))
+    if layout.fg:
+        y, (found, *_) = ops.project(y, kv_sharding, [kv])
+        _, (asked, *hidden) = ops.project(y, sharding, [q, *inputs])
+    else:
+        _, (found, asked, *hidden) = ops.project(y, sharding, [kv, q, *inputs])
+    return asked, found, hidden[0] if hidden else None
 
 
-def switch(ops: Ops[T], cache: T, layout: Layout) -> T:
-    """A cache of all layers [A M B S K D] or [A B S R] in another phase's sharding; its batch fits both."""
-    sharding = layout.latent_cache if "R" in cache.sharding.dims else layout.cache
+def _latent_half(
+    ops: Ops[T],
+    model: Model,
+    layout: Layout,
+    w: Mapping[str, T],
+    x: T,
+    positions: T,
+    cache: Any,
+    lengths: T | None,
+) -> tuple[T, T | None, Any]:
+    """As `first_half` and attention, for latent attention, which takes nothing gathered where queries are
+    compressed."""
+    if not isinstance(ops, latent.LatentOps):
+        raise ValueError(f"{type(ops).__name__} does not run latent attention")
+    assert model.latent is not None
+    parallel = model.block == "parallel"
+    with ops.scope("norm"):
+        y = normalise(ops, model, x, w.get("norm"))
+    y_e, hidden = y, []
+    if parallel or model.latent.query_rank is None:
+        if layout.fg:
+            with ops.scope("gather"):
+                y_e = ops.to(y, f"{_tokens(layout)} E_{layout.e}{layout.fg}")
+        inputs = ffn_inputs(ops, layout, w) if parallel else []
+        y_e, hidden = ops.project(y_e, f"{_tokens(layout)} E_{layout.e}", inputs)
+    with ops.scope("attention"):
+        z, cache = latent.attention(ops, model, layout, w, y, y_e, positions, cache, lengths)
+    return z, hidden[0] if hidden else None, cache
+
+
+def ffn_inputs(ops: Ops[T], layout: Layout, w: Mapping[str, T]) -> list[Product[T]]:
+    """The feed-forward's first matrices [E_e M F_f]; the product is scattered over e into F where they are
+    split so: every layout of section 3.2."""
+    with ops.scope("ffn/in"):
+        weight = ops.to(w["ffn_in"], f"E_{layout.e} M F_{layout.f}")
+        bias = ops.to(w["ffn_in_bias"], f"M F_{layout.f}") if "ffn_in_bias" in w else None
+    to = f"{_tokens(layout)} M F_{layout.f}{layout.e}"
+    return [Product("ffn/in", "BLE,EMF->BLMF", weight, to, bias)]  # partial over e
+
+
+def gathered_product(ops: Ops[T], layout: Layout, y: T, inputs: list[Product[T]]) -> T:
+    """The product of the one of `inputs` with [B_t L_t E_ef], gathered over f."""
+    if layout.fg:
+        with ops.scope("gather"):
+            y = ops.to(y, f"{_tokens(layout)} E_{layout.e}{layout.fg}")
+    _, (h, *_) = ops.project(y, f"{_tokens(layout)} E_{layout.e}", inputs)
+    return h
+
+
+def ffn_output(ops: Ops[T], model: Model, layout: Layout, w: Mapping[str, T], h: T, to: str | None) -> T:
+    """[B_t L_t M F_fe], gated and gathered over e, on the feed-forward's second matrix: a partial sum over f,
+    resharded to `to` where that is given."""
+    with ops.scope("in"):
+        h = ops.gate(h, model.feed_forward)
+    with ops.scope("out"):
+        h = ops.to(h, f"{_tokens(layout)} F_{layout.f}")
+        return ops.einsum("BLF,FE->BLE", h, ops.to(w["ffn_out"], f"F_{layout.f} E_{layout.e}"), to=to)
+
+
+def switch(ops: Ops[T], part: T, layout: Layout) -> T:
+    """Keys or values [B K S D] of a layer (or its rows [B S R]) in another phase's sharding; its batch and
+    positions fit both."""
     with ops.scope("switch"):
-        return ops.to(cache, f"A {sharding}")
+        return ops.to(part, layout.latent_cache if "R" in part.sharding.dims else layout.cache)
+
+
+def _tokens(layout: Layout) -> str:
+    return f"B_{layout.tokens_b} L_{layout.tokens_l}"
 
 
 def _replicas(layout: Layout, axes: str) -> str:

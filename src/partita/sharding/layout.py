@@ -30,6 +30,7 @@ class Storage:
     k_axes: str  # every axis that splits K in the weights or in attention, in either phase
     g_axes: str  # every axis that splits G, likewise
     padded_axes: str  # every axis that splits a weight in either phase: E, F and V are padded for these
+    s_axes: str  # every axis that attention splits the cached positions over, in either phase
 
     def padded(self, model: Model, sizes) -> dict:
         """Sizes of the dims of weights [E F K G D V] and of latent attention, padded so that they divide.
@@ -79,8 +80,8 @@ class Layout:
 
     @property
     def cache(self) -> str:
-        """One layer's keys and values [2, B, S, K, D]; S is dealt out (`deal.py`)."""
-        return f"M B_{self.attn_b} S_{self.attn_s} K_{self.attn_k} D"
+        """One layer's keys, or its values [B, K, S, D]; S is dealt out (`deal.py`)."""
+        return f"B_{self.attn_b} K_{self.attn_k} S_{self.attn_s} D"
 
     @property
     def latent_cache(self) -> str:
@@ -152,6 +153,7 @@ def plan_storage(model: Model, mesh: Mesh, decode: Roles, prefill: Roles) -> Sto
         padded_axes="".join(
             a for a in mesh.axes if a in stored or any(phase[a] != "tokens" for phase in usage)
         ),
+        s_axes="".join(a for a in mesh.axes if any(phase[a] == "context" for phase in attends)),
     )
 
 

@@ -54,6 +54,10 @@ class Sharding:
         keep = [i for i, d in enumerate(self.dims) if d != dim]
         return Sharding("".join(self.dims[i] for i in keep), tuple(self.axes[i] for i in keep), self.partial)
 
+    def only(self, dims: str) -> Sharding:
+        """Of these dims alone, split as they are here; nothing is still to be summed."""
+        return Sharding(dims, tuple(self[dim] for dim in dims))
+
     def summing(self, partial: str) -> Sharding:
         """The same sharding with exactly `partial` still to be summed over."""
         return Sharding(self.dims, self.axes, partial)

@@ -1,0 +1,149 @@
+"""The operations of attention on one device's arrays: positions, the cache, the softmax.
+
+A part of `JaxOps`. Position p lies in place p mod S of a cache, so that a local layer's cache is a ring of
+its window; places are dealt out over devices. Knows nothing about blocks or layouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from partita.engine.int8 import quantise_rows
+from partita.engine.local import Local, Places, aligned
+from partita.program.ops import Seen
+from partita.program.rotary import frequencies, magnitude
+from partita.sharding.deal import DEALT
+from partita.sharding.layout import product
+from partita.sharding.spec import Sharding
+from partita.specs.model import Model
+
+_MASKED = -1e30
+"""A masked score: finite, so that what sees nothing (padding, a free slot) stays a number."""
+
+
+class AttentionOps(Places):
+    """Those of `program.ops.Ops` that only attention needs."""
+
+    activations: Any
+    kv: Any
+
+    def take(self, t: Local, dim: str, index: int) -> Local:
+        value = jax.lax.index_in_dim(t.value, index, t.sharding.dims.index(dim), keepdims=False)
+        return Local(value, t.sharding.without(dim), t.settles)
+
+    def rotate(self, x: Local, positions: Local, model: Model, local: bool) -> Local:
+        inverse, factor = frequencies(model, local), magnitude(model, local)
+        half = len(inverse)
+        angles = positions.value[..., None].astype(jnp.float32) * inverse
+        angles = angles.reshape(*angles.shape[:2], *[1] * (x.value.ndim - 3), half)
+        sin, cos = jnp.sin(angles) * factor, jnp.cos(angles) * factor
+        turned, rest = x.value[..., : 2 * half].astype(jnp.float32), x.value[..., 2 * half :]
+        if model.rotary_pairs == "interleaved":
+            first, second = turned[..., 0::2], turned[..., 1::2]
+        else:
+            first, second = turned[..., :half], turned[..., half:]
+        parts = [first * cos - second * sin, second * cos + first * sin]
+        if model.rotary_pairs == "interleaved":
+            turned = jnp.stack(parts, axis=-1).reshape(turned.shape)
+        else:
+            turned = jnp.concatenate(parts, axis=-1)
+        turned = turned.astype(x.value.dtype)
+        return replace(x, value=jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned)
+
+    # -- the softmax ------------------------------------------------------------------------------------
+
+    def softmax(self, scores: Local, seen: Seen[Local], sums: Local | None = None) -> Local:
+        value = self._masked(scores, seen)
+        if sums is None:
+            value = jax.nn.softmax(value, axis=-1)
+        else:
+            largest = jnp.max(sums.value[..., 0], axis=-1, keepdims=True)
+            parts = sums.value[..., 1] * jnp.exp(sums.value[..., 0] - largest)
+            value = jnp.exp(value - largest) / jnp.sum(parts, axis=-1, keepdims=True)
+        return replace(scores, value=value.astype(self.activations))
+
+    def shard_sums(self, scores: Local, seen: Seen[Local]) -> Local:
+        value = self._masked(scores, seen)
+        largest = jnp.max(value, axis=-1, keepdims=True)
+        total = jnp.sum(jnp.exp(value - largest), axis=-1, keepdims=True)
+        sharding = Sharding(scores.sharding.dims + "M", (*scores.sharding.axes, ""))
+        return Local(jnp.stack([largest, total], axis=-1), sharding)
+
+    def _masked(self, scores: Local, seen: Seen[Local]) -> jax.Array:
+        value = scores.value * seen.scale
+        if seen.softcap is not None:
+            value = jnp.tanh(value / seen.softcap) * seen.softcap
+        visible = self._visible(scores, seen)
+        return jnp.where(aligned(visible, "BLS", scores.sharding.dims), value, _MASKED)
+
+    def _visible(self, scores: Local, seen: Seen[Local]) -> jax.Array:
+        """Whether a query sees a place of the cache: bool [B L S]."""
+        places, count = self.places(scores.sharding[DEALT], scores.value.shape[-1])
+        queries = seen.positions.value[:, :, None]
+        if seen.lengths is None:
+            held = places[None, None]
+            visible = held <= queries
+        else:
+            held = positions_in(places, seen.lengths.value, count)[:, None]
+            visible = (held >= 0) & (held <= queries)
+        return visible if seen.window is None else visible & (held > queries - seen.window)
+
+    def places(self, axes: str, local: int) -> tuple[jax.Array, int]:
+        """This device's places of a cache of which it has `local`, and how many there are in all."""
+        places, split = jnp.arange(local), self._split(axes)
+        if not split:
+            return places, local
+        shards = product(self.sizes, "".join(split))
+        return places * shards + self._turn(split), local * shards
+
+    # -- the cache --------------------------------------------------------------------------------------
+
+    def as_cache(self, new: Local) -> Local:
+        value = jnp.moveaxis(new.value, 1, 2)  # [B K L D]
+        s = new.sharding
+        return self._stored(value, Sharding("BKSD", (s["B"], s["K"], s["L"], s["D"])))
+
+    def _stored(self, value: jax.Array, sharding: Sharding) -> Local:
+        """Values [... D] in the cache's format."""
+        if self.kv != jnp.int8:
+            return Local(value.astype(self.kv), sharding)
+        rows, scale = quantise_rows(value)
+        return Local(rows, sharding, scale=Local(scale, sharding.without("D")))
+
+    def write(self, cache: Local, new: Local, positions: Local, lengths: Local) -> Local:
+        local, split = cache.value.shape[2], self._split(cache.sharding[DEALT])
+        written = positions.value < lengths.value[:, None]
+        shards = product(self.sizes, "".join(split))
+        places = positions.value % (local * shards)
+        if split:
+            places, turn = jnp.divmod(places, shards)
+            written &= turn == self._turn(split)
+        # what is padding, or another device's, has no place: one of its own behind all, for none is written twice
+        count = places.shape[1]
+        places = jnp.where(written, places, local + jnp.arange(count))
+        stored = self._stored(new.value, new.sharding)
+        scale = cache.scale
+        if scale is not None and stored.scale is not None:
+            scale = replace(scale, value=_put(scale.value, places, stored.scale.value))
+        return replace(cache, value=_put(cache.value, places, stored.value), scale=scale)
+
+
+def _put(cache: jax.Array, places: jax.Array, new: jax.Array) -> jax.Array:
+    """cache [B K S ...] with new [B L K ...] at `places` [B L].
+
+    With an index for every one of the first dims XLA writes in place; a slice between them makes it copy.
+    """
+    rows = jnp.arange(cache.shape[0])[:, None, None]
+    heads = jnp.arange(cache.shape[1])[None, None]
+    return cache.at[rows, heads, places[..., None]].set(new, mode="drop", unique_indices=True)
+
+
+def positions_in(places: jax.Array, lengths: jax.Array, count: int) -> jax.Array:
+    """Which position each of `places` [S] holds, of `count` in all, after `lengths` [B] tokens: [B S]; below
+    zero where there is none yet."""
+    last = lengths[:, None] - 1
+    return last - (last - places) % count

@@ -1,0 +1,55 @@
+"""A tensor as the JAX interpreter sees it: one device's part, its sharding, and what is still to be done.
+
+Knows no operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from partita.sharding.spec import Sharding
+
+
+@dataclass(frozen=True)
+class Local:
+    """One device's part of a tensor."""
+
+    value: jax.Array
+    sharding: Sharding
+    settles: Any = None
+    """The dtype it takes once fully summed; None where it keeps its own."""
+    scale: Local | None = None
+    """Of int8 values: what they are multiplied by, for some of the dims."""
+    times: Local | None = None
+    """Of a partial sum: what it is multiplied by once summed, for some of its dims."""
+    plus: Local | None = None
+    """Of a partial sum: what is then added."""
+
+
+def aligned(value: jax.Array, dims: str, target: str) -> jax.Array:
+    """An array [dims] in a shape that broadcasts against one [target], whose dims hold these in this order."""
+    sizes = dict(zip(dims, value.shape, strict=True))
+    return value.reshape([sizes.get(dim, 1) for dim in target])
+
+
+class Places:
+    """Where a device's part lies on a mesh whose axes have `sizes` devices."""
+
+    sizes: Mapping[str, int]
+
+    def _split(self, axes: str) -> tuple[str, ...]:
+        """Those of `axes` that have more than one device."""
+        return tuple(a for a in axes if self.sizes[a] > 1)
+
+    def _turn(self, axes: tuple[str, ...]) -> jax.Array:
+        """This device's turn when positions are dealt over `axes`: the first counts first."""
+        return jax.lax.axis_index(axes[::-1])
+
+    def offset(self, axes: str, local: int) -> jax.Array | int:
+        """Where this device's part of a dim of `local` entries starts, the dim being split over `axes`."""
+        split = self._split(axes)
+        return jax.lax.axis_index(split) * local if split else 0

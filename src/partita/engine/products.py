@@ -1,0 +1,112 @@
+"""Products of floats with matrices in any format, as XLA's backends run them well.
+
+XLA's CPU backend turns a whole bfloat16 or int8 matrix into floats before it multiplies, in memory that is
+new at every step: ten times the time of the product. So there an int8 matrix is turned block by block, and a
+bfloat16 one multiplied as it is, by at least two rows. Elsewhere the conversion is part of the product. Knows
+nothing about shardings; scales of int8 are left to the caller.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+BLOCKS = 2
+"""Of an int8 matrix on a CPU: the floats of one are small enough to be used again in the next step."""
+
+
+class _Dims(NamedTuple):
+    """Of an einsum of two operands: dims of both that stay, that are summed, and of one alone."""
+
+    batch: str
+    summed: str
+    left: str
+    right: str
+
+
+def product(text: str, a: jax.Array, b: jax.Array, dtype: Any, on_cpu: bool) -> jax.Array:
+    """float32 einsum of two operands, computed in `dtype` (float32 or bfloat16)."""
+    if on_cpu and b.dtype == jnp.int8:
+        return _in_blocks(text, a, b)
+    if on_cpu and b.dtype == jnp.bfloat16:
+        dims = _dims(text)
+        if dims.batch:  # XLA's CPU backend has no such product of bfloat16 (jaxlib 0.10.2)
+            return _dot(text, a.astype(dtype).astype(jnp.float32), b.astype(jnp.float32))
+        rows = math.prod(n for n, dim in zip(a.shape, text, strict=False) if dim in dims.left)
+        if dtype == jnp.float32 or rows < 2:
+            return _by_parts(text, a, b, 3 if dtype == jnp.float32 else 2)
+    return _dot(text, a.astype(dtype), b.astype(dtype))
+
+
+def parts_in(scope: str) -> int:
+    """How many products an operation of this name stack stands for one of; see `_by_parts`."""
+    found = re.search(r"parts(\d)", scope)
+    return int(found[1]) if found else 1
+
+
+def _by_parts(text: str, a: jax.Array, b: jax.Array, count: int) -> jax.Array:
+    """With a bfloat16 `b`: every row of `a` as a sum of so many of bfloat16, which are multiplied as rows of
+    their own. Two hold 16 bits of a float's mantissa, three all of it."""
+    rest, parts = a.astype(jnp.float32), []
+    for _ in range(count):
+        parts.append(jax.lax.reduce_precision(rest, exponent_bits=8, mantissa_bits=7))
+        rest = rest - parts[-1]
+    with jax.named_scope(f"parts{count}"):
+        rows = jnp.stack(parts).astype(jnp.bfloat16)
+        return jnp.sum(_dot("P" + text.replace("->", "->P"), rows, b), axis=0)
+
+
+def _dims(text: str) -> _Dims:
+    (left, right), out = text.split("->")[0].split(","), text.split("->")[1]
+    both = [dim for dim in right if dim in left]  # in the matrix's own order: it is never transposed
+    return _Dims(
+        "".join(dim for dim in both if dim in out),
+        "".join(dim for dim in both if dim not in out),
+        "".join(dim for dim in left if dim not in right),
+        "".join(dim for dim in right if dim not in left),
+    )
+
+
+def _dot(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    (left, right), out = text.split("->")[0].split(","), text.split("->")[1]
+    dims = _dims(text)
+    summed, batch = (
+        (tuple(left.index(d) for d in group), tuple(right.index(d) for d in group))
+        for group in (dims.summed, dims.batch)
+    )
+    exact = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    found = jax.lax.dot_general(a, b, (summed, batch), exact, jnp.float32)
+    order = dims.batch + dims.left + dims.right
+    return found if order == out else found.transpose([order.index(dim) for dim in out])
+
+
+def _in_blocks(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """With an int8 `b`, blocks of its first dim that is no batch dim turned to float32 one after another."""
+    (left, right), out = text.split("->")[0].split(","), text.split("->")[1]
+    dims = _dims(text)
+    dim = next(d for d in right if d not in dims.batch)
+    axis = right.index(dim)
+    a = a.astype(jnp.float32)
+    size = b.shape[axis] // BLOCKS
+    if not size or b.shape[axis] % BLOCKS:
+        return _dot(text, a, b.astype(jnp.float32))
+
+    def block(array: jax.Array, at: int, number: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(array, number * size, size, at)
+
+    def found(number: jax.Array) -> jax.Array:
+        part = a if dim in out else block(a, left.index(dim), number)
+        return _dot(text, part, block(b, axis, number).astype(jnp.float32))
+
+    shape = jax.eval_shape(lambda x, y: jnp.einsum(text, x, y), a, b.astype(jnp.float32)).shape
+    start = jnp.zeros(shape, jnp.float32)
+    if dim in out:
+        at = out.index(dim)
+        step = lambda i, total: jax.lax.dynamic_update_slice_in_dim(total, found(i), i * size, at)  # noqa: E731
+    else:
+        step = lambda i, total: total + found(i)  # noqa: E731
+    return jax.lax.fori_loop(0, BLOCKS, step, start)

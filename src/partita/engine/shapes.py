@@ -1,0 +1,142 @@
+"""Parameters and caches as arrays on a mesh: shape, dtype and sharding of each, before there is any.
+
+Knows no checkpoint, no step and no request.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from partita.engine.local import Local
+from partita.engine.ops import DTYPES
+from partita.program.parameters import CHANNELS, layer_parameter_shapes, parameter_shapes, scale_name
+from partita.sharding.layout import Layout, Storage, ceil_to, product
+from partita.sharding.mesh import Mesh
+from partita.sharding.spec import Sharding, parse
+from partita.specs.formats import Formats
+from partita.specs.model import Model
+
+WHOLE = PartitionSpec()
+
+
+class Part(NamedTuple):
+    """The keys of a layer, or its values: [B K S D], and in int8 a scale for each row [B K S]."""
+
+    value: Any
+    scale: Any = None
+
+
+Cache = tuple[tuple[Part, Part], ...]
+"""Of all layers, keys and values; of arrays, of their shapes, or of how they are split."""
+
+
+class Shapes:
+    """What a model on a mesh is made of, its weights stored as `storage` says."""
+
+    def __init__(self, model: Model, mesh: Mesh, storage: Storage, formats: Formats, devices=None):
+        self.model, self.mesh, self.storage, self.formats = model, mesh, storage, formats
+        devices = jax.devices() if devices is None else devices
+        grid = np.array(devices[: mesh.chips]).reshape(mesh.sizes)
+        self.device_mesh = jax.sharding.Mesh(grid, tuple(mesh.axes), (AxisType.Explicit,) * len(mesh.axes))
+        self.padded = storage.padded(model, mesh.size)
+        self._stored = {name: parse(text) for name, text in storage.weights(model).items()}
+        self.shardings = self._every(self._stored)
+
+    def _every(self, stored: dict[str, Sharding]) -> dict[str, Sharding]:
+        """Of every parameter by its full name, scales of int8 matrices included."""
+        found = {}
+        for name in [*parameter_shapes(self.model), *self._layer_names()]:
+            kind = name.rpartition(".")[2]
+            found[name] = stored[kind]
+            if self.formats.weights == "int8" and kind in CHANNELS:
+                found[scale_name(name)] = stored[kind].only(CHANNELS[kind])
+        return found
+
+    def _layer_names(self) -> list[str]:
+        block = layer_parameter_shapes(self.model)
+        return [f"layers.{i}.{name}" for i in range(self.model.layers) for name in block]
+
+    def spec(self, sharding: Sharding) -> PartitionSpec:
+        """JAX's form of a sharding."""
+        return PartitionSpec(*[tuple(axes) or None for axes in sharding.axes])
+
+    def named(self, spec: PartitionSpec) -> NamedSharding:
+        return NamedSharding(self.device_mesh, spec)
+
+    def parameter_specs(self) -> dict[str, PartitionSpec]:
+        return {name: self.spec(sharding) for name, sharding in self.shardings.items()}
+
+    def parameters(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shape (padded), dtype and sharding of every parameter, those of block i as `layers.{i}.{name}`."""
+        shapes = {**parameter_shapes(self.model), **layer_parameter_shapes(self.model)}
+        found = {}
+        for name, sharding in self.shardings.items():
+            kind = name.rpartition(".")[2]
+            matrix = kind.removesuffix("_scale") if kind not in shapes else kind
+            sizes = dict(zip(self._stored[matrix].dims, shapes[matrix], strict=True))
+            shape = tuple(self._size(d, n) for d, n in sizes.items() if d in sharding.dims)
+            found[name] = jax.ShapeDtypeStruct(
+                shape, self._dtype(kind), sharding=self.named(self.spec(sharding))
+            )
+        return found
+
+    def _size(self, dim: str, unpadded: int) -> int:
+        return self.padded.get(dim, unpadded) if dim in "EFKGV" else unpadded
+
+    def _dtype(self, kind: str) -> Any:
+        """Norms, biases and scales are float32; matrices in the weights' format; what int8 leaves in floating
+        point is in that of the activations."""
+        if kind.endswith(("norm", "bias", "_scale")):
+            return jnp.float32
+        if self.formats.weights == "int8" and kind not in CHANNELS:
+            return DTYPES[self.formats.activations]
+        return DTYPES[self.formats.weights]
+
+    # -- caches -----------------------------------------------------------------------------------------
+
+    def whole_turns(self, positions: int) -> int:
+        """The next number of positions from here up that deal out evenly in both phases."""
+        return ceil_to(positions, product(self.mesh.size, self.storage.s_axes))
+
+    def places(self, layer: int, capacity: int, queries: int = 1) -> int:
+        """Places that a layer's cache needs for `capacity` tokens: all, or a ring of the window and the
+        further queries of a step that see what was in it before them."""
+        if not self.model.is_local(layer):
+            return capacity
+        return self.whole_turns(min(capacity, (self.model.window or 0) + queries - 1))
+
+    def cache(self, layout: Layout, batch: int, capacity: int, queries: int = 1) -> Cache:
+        """The cache of all layers in one phase's sharding, S as it is dealt out; for steps of `queries`."""
+        sharding, sizes = parse(layout.cache), self.padded
+        spec, dtype = self.named(self.spec(sharding)), DTYPES[self.formats.kv]
+        scale_spec = self.named(self.spec(sharding.without("D")))
+
+        def part(layer: int) -> Part:
+            shape = (batch, sizes["K"], self.places(layer, capacity, queries), sizes["D"])
+            value = jax.ShapeDtypeStruct(shape, dtype, sharding=spec)
+            if dtype != jnp.int8:
+                return Part(value)
+            return Part(value, jax.ShapeDtypeStruct(shape[:3], jnp.float32, sharding=scale_spec))
+
+        return tuple((part(i), part(i)) for i in range(self.model.layers))
+
+    def cache_specs(self, sharding: Sharding) -> Cache:
+        """How the cache of all layers is split, each part of it as `sharding` says."""
+        scale = self.spec(sharding.without("D")) if self.formats.kv == "int8" else None
+        part = Part(self.spec(sharding), scale)
+        return ((part, part),) * self.model.layers
+
+
+def local_part(part: Part, sharding: Sharding) -> Local:
+    """A device's part of keys or values as the program takes it."""
+    scale = None if part.scale is None else Local(part.scale, sharding.without("D"))
+    return Local(part.value, sharding, scale=scale)
+
+
+def plain_part(t: Local) -> Part:
+    return Part(t.value, None if t.scale is None else t.scale.value)

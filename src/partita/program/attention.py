@@ -1,0 +1,91 @@
+"""Attention with separate keys and values, once: multi-head, multi-query or grouped (section 3.3).
+
+Over an axis of context a prefill splits its queries, and keeps of its keys and values those dealt to the
+chip; with a cache, every chip attends for all queries to the positions it holds, and the parts are put
+together. A local layer's cache is a ring: position p lies in place p mod S. Knows nothing about the rest of
+the block. Dims as in `transformer.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partita.program.ops import Ops, Product, Seen, T
+from partita.program.pieces import softmax
+from partita.sharding.layout import Layout
+from partita.specs.model import Model
+
+Cache = tuple[T, T]
+"""Keys and values of one layer, each [B K S D]."""
+
+
+def attention_products(
+    ops: Ops[T], layout: Layout, w: Mapping[str, T], cached: bool
+) -> tuple[Product[T], Product[T]]:
+    """The projections of keys and values [M B L K D] and of queries [B L K G D], partial sums over e, and where
+    attention (to a cache or not) has them."""
+    e, fg, fk = layout.e, layout.fg, layout.fk
+    with ops.scope("attention/kv"):
+        weight = ops.to(w["kv"], f"E_{e}{fg} M K_{fk} D")
+        bias = ops.to(w["kv_bias"], f"M K_{fk} D") if "kv_bias" in w else None
+    to = f"M B_{layout.attn_b} L K_{layout.attn_k} D"
+    kv = Product("attention/kv", "BLE,EMKD->MBLKD", weight, to, bias)
+    with ops.scope("attention/q"):
+        weight = ops.to(w["q"], f"E_{e} K_{fk} G_{fg} D")
+        bias = ops.to(w["q_bias"], f"K_{fk} G_{fg} D") if "q_bias" in w else None
+    to = f"B_{layout.attn_b} L_{layout.queries(cached)} K_{layout.attn_k} G_{layout.attn_g} D"
+    return kv, Product("attention/q", "BLE,EKGD->BLKGD", weight, to, bias)
+
+
+def attend(
+    ops: Ops[T],
+    model: Model,
+    layout: Layout,
+    w: Mapping[str, T],
+    q: T,
+    kv: T,
+    positions: T,
+    cache: Cache[T] | None,
+    lengths: T | None,
+    local: bool,
+    to: str | None,
+) -> tuple[T, Cache[T]]:
+    """What attention adds to the residual, a partial sum over f (resharded to `to` where that is given), and
+    the layer's new cache, which holds `lengths` [B] tokens of each sequence."""
+    queries = layout.queries(cached=cache is not None)
+    kv_positions = ops.to(positions, f"B_{layout.attn_b} L")
+    q_positions = ops.to(positions, f"B_{layout.attn_b} L_{queries}")
+    if lengths is not None:
+        lengths = ops.to(lengths, f"B_{layout.attn_b}")
+    keys, values = ops.take(kv, "M", 0), ops.take(kv, "M", 1)
+    if model.qk_norm:
+        q = ops.normalise_heads(q, w.get("q_norm"), model)
+        keys = ops.normalise_heads(keys, w.get("k_norm"), model)
+    if model.positions == "rotary":
+        q = ops.rotate(q, q_positions, model, local)
+        keys = ops.rotate(keys, kv_positions, model, local)
+    with ops.scope("attend"):
+        if cache is None:
+            cache = ops.as_cache(keys), ops.as_cache(values)
+        else:
+            assert lengths is not None
+            cache = (
+                ops.write(cache[0], keys, kv_positions, lengths),
+                ops.write(cache[1], values, kv_positions, lengths),
+            )
+        seen = Seen(
+            q_positions,
+            lengths,
+            model.window if local else None,
+            model.head_dim**-0.5 if model.attention_scale is None else model.attention_scale,
+            model.attention_softcap,
+        )
+        scores = ops.einsum("BLKGD,BKSD->BKLGS", q, cache[0], causal=True, precise=True)
+        shares = softmax(ops, scores, seen)
+        mixed = ops.einsum("BKLGS,BKSD->BLKGD", shares, cache[1], causal=True)  # partial over S
+        cache = ops.to(cache[0], layout.cache), ops.to(cache[1], layout.cache)
+    with ops.scope("o"):
+        heads = f"K_{layout.fk} G_{layout.fg} D"
+        mixed = ops.to(mixed, f"B_{layout.tokens_b} L_{layout.tokens_l} {heads}")
+        weight = ops.to(w["o"], f"{heads} E_{layout.e}")
+        return ops.einsum("BLKGD,KGDE->BLE", mixed, weight, to=to), cache

@@ -23,7 +23,7 @@ def quantise(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values: the whole parameter, or a part that holds all of each of its channels. A channel of zeros gets
     scale 1. Values too small for a scale that float32 can divide by become 0.
     """
-    others = _other_axes(name)
+    others = summed_axes(name)
     largest = np.abs(values).max(axis=others, keepdims=True).astype(np.float32)
     scale = largest / np.float32(LARGEST)
     scale[scale < np.finfo(np.float32).tiny] = 1
@@ -33,16 +33,16 @@ def quantise(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def dequantise(name: str, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """The float32 values of one parameter, or of a part of it with the scales of its channels."""
-    return values * np.expand_dims(scale, _other_axes(name))
+    return values * np.expand_dims(scale, summed_axes(name))
 
 
 def channel_index(name: str, index: tuple[slice, ...]) -> tuple[slice, ...]:
     """The index of the scales that belong to an index of the parameter."""
-    others = _other_axes(name)
+    others = summed_axes(name)
     return tuple(part for axis, part in enumerate(index) if axis not in others)
 
 
-def _other_axes(name: str) -> tuple[int, ...]:
+def summed_axes(name: str) -> tuple[int, ...]:
     """The axes of a parameter that are summed over, which one scale covers."""
     channels = CHANNELS[kind(name)]
     return tuple(axis for axis, dim in enumerate(DIMS[kind(name)]) if dim not in channels)

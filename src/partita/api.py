@@ -85,7 +85,14 @@ def plan(
 
 def read_model(text: str) -> Model:
     """The model a text names, for planning: no weights are read. Errors as those of `resolve_model`."""
-    return resolve_model(text, {".gguf": _model_from_gguf})
+    readers = {".gguf": _model_from_gguf, "partita.json": _model_of_our_own}
+    if "/" in text and not Path(text.replace("\0", "")).expanduser().exists():
+        from partita.checkpoints.hub import fetch, is_repo_id
+
+        if is_repo_id(text):
+            model = resolve_model(str(fetch(text, weights=False)), readers)
+            return model.model_copy(update={"name": text})
+    return resolve_model(text, readers)
 
 
 def _model_from_gguf(path: Path) -> Model:
@@ -93,3 +100,9 @@ def _model_from_gguf(path: Path) -> Model:
     from partita.checkpoints.gguf import model_from_gguf
 
     return model_from_gguf(path)
+
+
+def _model_of_our_own(path: Path) -> Model:
+    from partita.checkpoints.own_names import read_model
+
+    return read_model(path)

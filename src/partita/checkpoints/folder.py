@@ -60,7 +60,7 @@ def open_folder(folder: Path, name: str | None = None) -> StoredCheckpoint:
 
 def _open_own(folder: Path, name: str | None) -> StoredCheckpoint:
     """Opens a folder that `partita quantize` wrote."""
-    model = own_names.read_model(folder)
+    model = own_names.read_model(folder / own_names.CONFIG)
     model = model if name is None else model.model_copy(update={"name": name})
     tensors = SafetensorsFolder(folder)
     sources = own_names.NAMES.sources(model, tensors.shapes)

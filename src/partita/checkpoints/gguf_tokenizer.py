@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tokenizers import AddedToken, Regex, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from partita.checkpoints.chat_template import ChatTemplate
@@ -103,6 +103,7 @@ def _backend(metadata: Metadata, kind: _Kind, tokens: list[str], types: list[int
             )
     backend = Backend(models.BPE(vocab=ids, merges=pairs, ignore_merges=kind.whole_tokens_first))
     backend.pre_tokenizer = kind.pre_tokenizer()
+    backend.decoder = decoders.ByteLevel()
     added = [
         AddedToken(token, normalized=False, special=type == _CONTROL)
         for token, type in zip(tokens, types, strict=True)

@@ -11,8 +11,10 @@ from pathlib import Path
 from partita.errors import InputError
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-PATTERNS = (
-    *("config.json", "generation_config.json", "partita.json"),
+_CONFIG = ("config.json", "partita.json")
+_ALL = (
+    *_CONFIG,
+    "generation_config.json",
     *("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
 )
@@ -24,8 +26,10 @@ def is_repo_id(text: str) -> bool:
     return _REPO.fullmatch(text) is not None and not text.lower().endswith((".gguf", ".json"))
 
 
-def fetch(repo: str) -> Path:
+def fetch(repo: str, weights: bool = True) -> Path:
     """The folder of a repository, fetched with progress bars on standard error unless it is in the cache.
+
+    weights: False for what a plan needs, its configuration alone.
 
     Raises InputError where there is no such repository, no access to it, or no network and no cached copy.
     """
@@ -39,7 +43,7 @@ def fetch(repo: str) -> Path:
     )
 
     try:
-        return Path(snapshot_download(repo, allow_patterns=list(PATTERNS)))
+        return Path(snapshot_download(repo, allow_patterns=list(_ALL if weights else _CONFIG)))
     except GatedRepoError:
         reason = "its owner grants access on request; ask there, then log in with `hf auth login`"
     except RepositoryNotFoundError:

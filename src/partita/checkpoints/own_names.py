@@ -26,9 +26,8 @@ _LINES = {name: [f"{name} {' '.join(dims)}"] for name, dims in DIMS.items()}
 NAMES = Names(outside=_LINES, layer="layers.{i}.", block=_LINES, bare=())
 
 
-def read_model(folder: Path) -> Model:
-    """The model of a folder; InputError where its `partita.json` is not what `write_model` writes."""
-    path = folder / CONFIG
+def read_model(path: Path) -> Model:
+    """The model of a `partita.json`; InputError where it is not what `write_model` writes."""
     config = load(path)
     if config.get("format") != _FORMAT:
         found = config.get("format")

@@ -21,6 +21,7 @@ from partita.cli import (
     glossary,
     plan,
     predict,
+    quantize,
     reproduce,
     verify,
 )
@@ -40,6 +41,7 @@ app.command("explain")(explain.command)
 app.command("models")(catalogue.models)
 app.command("clusters")(catalogue.clusters)
 app.command("generate")(generate.command)
+app.command("quantize")(quantize.command)
 app.command("calibrate")(calibrate.command)
 app.command("verify")(verify.command)
 app.command("reproduce")(reproduce.command)

@@ -20,7 +20,8 @@ from partita.specs.wording import did_you_mean
 def resolve_model(text: str, readers: Mapping[str, Callable[[Path], Model]] | None = None) -> Model:
     """The model a text names: catalogue name or alias, folder with a `config.json`, or a file.
 
-    readers: what reads a file by its suffix, such as `{".gguf": model_from_gguf}`; `.json` is read here.
+    readers: what reads a file by its suffix, such as `{".gguf": model_from_gguf}`, or by its name in a folder,
+    such as `{"partita.json": ...}`; a `config.json` and other files in `.json` are read here.
 
     Raises InputError on `model` where the text is none of these, and what the reader of a file raises.
     """
@@ -32,6 +33,9 @@ def resolve_model(text: str, readers: Mapping[str, Callable[[Path], Model]] | No
     except ValueError:  # no path at all, such as one with a null byte
         path = text
     if os.path.isdir(path):
+        for name, reader in readers.items():
+            if not name.startswith(".") and os.path.isfile(os.path.join(path, name)):
+                return reader(Path(path, name))
         config = os.path.join(path, "config.json")
         if not os.path.isfile(config):
             raise InputError("model", text, "this folder has no config.json; accepted: a folder that has one")
@@ -43,6 +47,7 @@ def resolve_model(text: str, readers: Mapping[str, Callable[[Path], Model]] | No
         return readers[suffix](Path(path))
     names = catalogue.model_names()
     hint = did_you_mean(text, [*names, *catalogue.model_aliases()])
-    files = " or ".join(f"a {known} file" for known in readers if known != ".json")
+    suffixes = [known for known in readers if known.startswith(".") and known != ".json"]
+    files = " or ".join(f"a {known} file" for known in suffixes)
     forms = ", ".join(filter(None, ["a folder with a config.json", files]))
     raise InputError("model", text, f"unknown; {hint}accepted: {', '.join(names)}; or {forms}")

@@ -1,0 +1,122 @@
+"""Writes any checkpoint as a folder of our own, its matrices in int8: `partita quantize`.
+
+Parameter by parameter, a tall one by blocks of rows, so that no more than one is in memory. The folder is
+written beside its place and renamed when it is whole. Knows nothing about the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from partita.checkpoints.dims import DIMS, is_quantisable, kind
+from partita.checkpoints.int8 import quantise
+from partita.checkpoints.own_names import write_model
+from partita.checkpoints.protocol import Checkpoint
+from partita.checkpoints.safetensors_write import SHARD_BYTES, Planned, write_tensors
+from partita.errors import InputError
+from partita.files import check_place
+from partita.program.parameters import CHANNELS, Shape, all_parameter_shapes
+
+_BLOCK = 1 << 24  # numbers of a parameter that are read at a time, where its rows are its channels
+
+
+def check_out(out: Path) -> None:
+    """Raises InputError (field "out") where nothing could be written, or something is already."""
+    if out.exists() or out.is_symlink():
+        raise InputError("out", out, "is there already; give the path of a folder to make")
+    check_place(out, "out")
+
+
+def write_int8(
+    checkpoint: Checkpoint,
+    out: Path,
+    dtype: str = "bf16",
+    progress: Callable[[int, int], None] | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> int:
+    """Writes the folder `out`, which must not exist, and returns the bytes of its weights.
+
+    dtype: "bf16" or "f32", of what is not quantised. progress: told parameters done and in all. What is int8
+    in the checkpoint already is copied as it is.
+
+    Raises InputError (field "out") where it cannot be written; then, or when killed, nothing is at `out`.
+    """
+    check_out(out)
+    planned = _plan(checkpoint, dtype, progress)
+    temporary = None
+    try:
+        temporary = Path(tempfile.mkdtemp(dir=out.resolve().parent, prefix=f".{out.name}."))
+        write_model(temporary, checkpoint.model)
+        if checkpoint.tokenizer is not None:
+            from partita.checkpoints.tokenizer_files import write_tokenizer
+
+            write_tokenizer(checkpoint.tokenizer, temporary)
+        write_tensors(temporary, planned, shard_bytes)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o777 & ~umask)
+        os.rename(temporary, out)
+    except OSError as error:
+        raise InputError("out", out, f"cannot be written: {error.strerror}") from None
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)  # gone where it has become `out`
+    return sum(tensor.bytes for tensor in planned)
+
+
+def _plan(checkpoint: Checkpoint, dtype: str, progress: Callable[[int, int], None] | None) -> list[Planned]:
+    """The tensors to write; the scales of a parameter come right after it, for quantising finds them."""
+    planned: list[Planned] = []
+    shapes = all_parameter_shapes(checkpoint.model)
+    for done, (name, shape) in enumerate(shapes.items(), 1):
+        tell = partial(progress, done, len(shapes)) if progress else lambda: None
+        if is_quantisable(name):
+            planned += _quantised(checkpoint, name, shape, tell)
+        else:
+            planned.append(Planned(name, shape, dtype, partial(_floats, checkpoint, name, tell)))
+    return planned
+
+
+def _floats(checkpoint: Checkpoint, name: str, tell: Callable[[], None]) -> Iterator[np.ndarray]:
+    yield checkpoint.tensor(name)
+    tell()
+
+
+def _quantised(checkpoint: Checkpoint, name: str, shape: Shape, tell: Callable[[], None]) -> list[Planned]:
+    """The int8 values of a parameter and, after them, the scales found on the way."""
+    sizes = dict(zip(DIMS[kind(name)], shape, strict=True))
+    channels = tuple(sizes[dim] for dim in CHANNELS[kind(name)])
+    scales: list[np.ndarray] = []
+
+    def values() -> Iterator[np.ndarray]:
+        for index in _blocks(name, shape):
+            if name in checkpoint.quantised:
+                yield checkpoint.read_int8(name, index)
+            else:
+                whole, scale = quantise(name, checkpoint.read(name, index))
+                scales.append(scale)
+                yield whole
+
+    def found() -> Iterator[np.ndarray]:
+        yield checkpoint.read_scale(name, ()) if name in checkpoint.quantised else np.concatenate(scales)
+        scales.clear()
+        tell()
+
+    return [Planned(name, shape, "int8", values), Planned(f"{name}_scale", channels, "f32", found)]
+
+
+def _blocks(name: str, shape: Shape) -> Iterator[tuple[slice, ...]]:
+    """Indices that together are the parameter: blocks of rows where each row is a channel, else all of it."""
+    if CHANNELS[kind(name)] != DIMS[kind(name)][0]:
+        yield (slice(None),) * len(shape)
+        return
+    rows = max(1, _BLOCK * shape[0] // max(1, int(np.prod(shape))))
+    for start in range(0, shape[0], rows):
+        yield (slice(start, start + rows), *(slice(None),) * (len(shape) - 1))

@@ -1,0 +1,40 @@
+"""`partita quantize`: writes a model with its matrices in int8."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from partita.cli import options as o
+from partita.cli.output import progress_bar, show, show_json
+from partita.errors import InputError
+
+
+def command(
+    model: o.ModelName,
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to make.")],
+    dtype: Annotated[str, typer.Option("--dtype", help="bf16 or f32: norms, biases, positions.")] = "bf16",
+    json: o.AsJson = False,
+) -> None:
+    """Write a model's weights in int8, as a folder that every command takes for MODEL."""
+    if dtype not in ("bf16", "f32"):
+        raise InputError("dtype", dtype, "accepted are bf16, f32")
+    from partita.checkpoints.quantise import check_out, write_int8
+
+    place = Path(out).expanduser()
+    check_out(place)
+    from partita.checkpoints.open import open_checkpoint
+
+    checkpoint = open_checkpoint(model)
+    start = time.perf_counter()
+    with progress_bar() as tell:
+        size = write_int8(checkpoint, place, dtype, lambda done, of: tell("quantising", done, of))
+    seconds = time.perf_counter() - start
+    if json:
+        parameters = checkpoint.model.parameters
+        show_json({"out": str(place), "parameters": parameters, "bytes": size, "seconds": seconds})
+    else:
+        show(f"{place}: {checkpoint.model.name} in int8, {size / 1e6:.1f} MB, in {seconds:.1f} s")

@@ -20,8 +20,8 @@ from partita.specs.wording import did_you_mean
 def resolve_model(text: str, readers: Mapping[str, Callable[[Path], Model]] | None = None) -> Model:
     """The model a text names: catalogue name or alias, folder with a `config.json`, or a file.
 
-    readers: what reads a file by its suffix, such as `{".gguf": model_from_gguf}`, or by its name in a folder,
-    such as `{"partita.json": ...}`; a `config.json` and other files in `.json` are read here.
+    readers: what reads a file by its suffix, such as `{".gguf": model_from_gguf}`, or by its name in a
+    folder, such as `{"partita.json": ...}`. Files in `.json` are read here.
 
     Raises InputError on `model` where the text is none of these, and what the reader of a file raises.
     """

@@ -224,8 +224,9 @@ class Bench:
     def _compare_cache(self, cache: Cache, layout: Layout, steps: int) -> None:
         """Position p lies with chip p mod n; chips count their first axis first, arrays their last."""
         shards = [self.case.mesh.size[axis] for axis in layout.attn_s]
-        held = np.array([[replicas_agree(part.value) for part in pair] for pair in cache])
-        held = held.swapaxes(3, 4)  # [layers, 2, B, S, K, D], S chip by chip
+        pairs = [[replicas_agree(part.value) for part in pair] for pair in cache]
+        # [layers, 2, B, S, K, D], S chip by chip
+        held = np.array([[np.moveaxis(k, 3, 1), np.moveaxis(v, 2, 1)] for k, v in pairs])
         turns = np.arange(math.prod(shards)).reshape(shards[::-1]).T.ravel()
         order = np.concatenate([np.arange(turn, held.shape[3], len(turns)) for turn in turns])
         positions = np.empty_like(held)

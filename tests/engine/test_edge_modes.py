@@ -45,7 +45,7 @@ def test_attention_over_split_context():
     assert decode.queries(cached=True) == ""  # every chip attends for the one new token
     for layout, positions in ((prefill, bench.width), (decode, bench.capacity)):
         keys = bench.programs.cache(layout, bench.rows, positions)[0][0].value
-        assert keys.sharding.shard_shape(keys.shape)[2] == positions // 8
+        assert keys.sharding.shard_shape(keys.shape)[3] == positions // 8
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,11 @@ def test_what_is_gathered_arrives_a_shard_at_a_time(axes: str, sizes: dict, two_
         found = []
         for y_part, up, q in summed:
             others = [("BLE,EF->BLF", up), ("BLE,EKD->BLKD", q)]
-            found += gathered_products(y_part, "BLE", "E", others, ring, product, two_way=two_way)
-        return found + gathered_products(
-            columns, "EF", "F", [("EF,BLE->BLF", y)], ring, product, two_way=two_way
-        )
+            whole, products = gathered_products(y_part, "BLE", "E", others, ring, product, two_way=two_way)
+            found += [whole, *products]
+        others = [("EF,BLE->BLF", y)]
+        whole, products = gathered_products(columns, "EF", "F", others, ring, product, two_way=two_way)
+        return [*found, whole, *products]
 
     whole = PartitionSpec()
     given = [[(split(axes, 2, 3), whole, whole)] * 3, whole, split(axes, 1, 2)]
@@ -78,8 +79,8 @@ def test_what_is_gathered_arrives_a_shard_at_a_time(axes: str, sizes: dict, two_
     right = []
     for y_whole, up, q in summed:
         exact = y_whole.astype(np.float64)
-        right += [np.einsum("BLE,EF->BLF", exact, up), np.einsum("BLE,EKD->BLKD", exact, q)]
-    right.append(np.einsum("BLE,EF->BLF", y.astype(np.float64), columns))
+        right += [exact, np.einsum("BLE,EF->BLF", exact, up), np.einsum("BLE,EKD->BLKD", exact, q)]
+    right += [columns, np.einsum("BLE,EF->BLF", y.astype(np.float64), columns)]
     for got, wanted in zip(found, right, strict=True):
         for part in got.addressable_shards:  # every chip has the whole of it
             np.testing.assert_allclose(np.asarray(part.data), wanted, rtol=1e-5, atol=2e-5)
@@ -88,7 +89,8 @@ def test_what_is_gathered_arrives_a_shard_at_a_time(axes: str, sizes: dict, two_
 @by_way
 @by_ring
 def test_sums_are_made_on_the_way_to_the_chip_that_keeps_them(axes: str, sizes: dict, two_way: bool):
-    """Each keeps 1, 3 or 4 entries of a dim of the second operand, or of the first."""
+    """Each keeps 1, 3 or 4 entries of a dim of the second operand, or of the first; the products scaled, and
+    another partial sum with them."""
     ring = Ring.over(axes, sizes)
     terms, text = 2 * ring.chips, "BLF,FE->BLE"
     cases = []
@@ -98,17 +100,23 @@ def test_sums_are_made_on_the_way_to_the_chip_that_keeps_them(axes: str, sizes: 
         cases.append(("L", normal(seed, 2, wide, terms), normal(seed + 9, terms, 5)))
 
     def run(operands):
-        return [
-            scattered_product(text, h, down, dim, ring, product, two_way=two_way, format=jnp.float32)
-            for (dim, _, _), (h, down) in zip(cases, operands, strict=True)
-        ]
+        found = []
+        for (dim, _, _), (h, down) in zip(cases, operands, strict=True):
+            # each chip adds its part of what sums to 1 over all
+            times, plus = (
+                jnp.arange(down.shape[1]) + 1.0,
+                jnp.full(h.shape[:2] + down.shape[1:], 1 / ring.chips),
+            )
+            with_format = partial(scattered_product, two_way=two_way, format=jnp.float32)
+            found.append(with_format(text, h, down, dim, ring, product, times=times[None, None], plus=plus))
+        return found
 
     out = [split(axes, "BLE".index(dim), 3) for dim, _, _ in cases]
     given = [[(split(axes, 2, 3), split(axes, 0, 2)) for _ in cases]]
     found = mapped(run, sizes, given, out)([(h, down) for _, h, down in cases])
     for got, (_, h, down) in zip(found, cases, strict=True):
-        right = np.einsum(text, h.astype(np.float64), down)
-        np.testing.assert_allclose(np.asarray(got), right, rtol=1e-5, atol=2e-5)
+        right = np.einsum(text, h.astype(np.float64), down) * (np.arange(down.shape[1]) + 1) + 1
+        np.testing.assert_allclose(np.asarray(got), right, rtol=1e-5, atol=1e-4 * np.abs(right).max())
 
 
 @by_way
@@ -125,9 +133,9 @@ def test_formats_are_the_callers(chips: int, two_way: bool):
         return jnp.einsum(text, a, b.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
 
     def run(y, rows, columns):
-        gathered = gathered_products(
+        _, (gathered,) = gathered_products(
             y, "BLE", "E", [("BLE,EF->BLF", columns)], ring, by_bfloat16, two_way=two_way
-        )[0]
+        )
         summed = scattered_product(
             "BLE,EF->BLF", y, rows, "F", ring, by_bfloat16, two_way=two_way, format=jnp.bfloat16
         )
@@ -167,7 +175,7 @@ def test_bytes_and_flops_are_those_of_the_collective_and_the_einsum(axes: str, s
     up, down = jnp.zeros((4 * chips, 6)), jnp.zeros((5, 4 * chips))
 
     def looped(y, up, h, down):
-        gathered = gathered_products(y, "BLE", "E", [("BLE,EF->BLF", up)], ring, product, two_way=two_way)
+        _, gathered = gathered_products(y, "BLE", "E", [("BLE,EF->BLF", up)], ring, product, two_way=two_way)
         text = "BLF,FE->BLE"
         return gathered, scattered_product(
             text, h, down, "E", ring, product, two_way=two_way, format=jnp.float32
@@ -226,7 +234,7 @@ def test_each_permutation_can_run_beside_a_product(which: str, two_way: bool):
     plain = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
     def gather(y, up):
-        return gathered_products(y, "BE", "E", [("BE,EF->BF", up)], ring, plain, two_way=two_way)[0]
+        return gathered_products(y, "BE", "E", [("BE,EF->BF", up)], ring, plain, two_way=two_way)[1][0]
 
     def scatter(h, down):
         return scattered_product("BE,EF->BF", h, down, "F", ring, plain, two_way=two_way, format=jnp.float32)

@@ -8,7 +8,7 @@ gathered output or scattered input, an all-reduce twice that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from partita.cost.ledger import Entry, Ledger, Number
+from partita.cost.ledger import Entry, Ledger, Loop, Number
+from partita.cost.looped_ops import LoopedCosts
 from partita.cost.masks import kept_share, smaller
 from partita.cost.rows import Rows
 from partita.cost.sized import Sized
-from partita.program.ops import Product, Seen
+from partita.program.ops import Seen
+from partita.program.switches import Switches
 from partita.sharding.layout import ceil_to, product
 from partita.sharding.reshard import Step, reshard
 from partita.sharding.spec import Sharding, contract, parse
@@ -31,7 +33,7 @@ _STORED = ("weight", "cache", "read")
 """Kinds of tensors that are held anyway."""
 
 
-class CostOps(Rows):
+class CostOps(LoopedCosts, Rows):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
     Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them, dealt
@@ -49,8 +51,10 @@ class CostOps(Rows):
         window: int | None = None,
         dealt: str = "",
         free_permutes: bool = False,
+        switches: Switches | None = None,
     ):
         self.sizes, self.formats = sizes, formats
+        self.switches = switches or Switches()
         # how often the program runs a layer of each kind, and the window of that kind
         self._kinds = {"global": (layers - local_layers, None), "local": (local_layers, window)}
         self._window: int | None = None
@@ -153,7 +157,8 @@ class CostOps(Rows):
             t = self._step(t, step)
         return replace(t, scale=scale)
 
-    def _step(self, t: Sized, step: Step) -> Sized:
+    def _step(self, t: Sized, step: Step, loop: Loop | None = None) -> Sized:
+        """t after the step; with `loop` the permutations around a ring that stand for it."""
         before, shards = t, self.shards(step.axes)
         kind = "gathered" if t.kind == "weight" and step.kind != "slice" else t.kind
         t = replace(t, sharding=step.after, kind=kind)
@@ -168,8 +173,11 @@ class CostOps(Rows):
         else:
             sent = _part(local, shards - 1, shards) * (2 if step.kind == "all-reduce" else 1)
         sums = before.format if before.sharding.partial and before.settles == "bf16" else ""
-        moved = {"sent_bytes": sent, "messages": messages, "sums": sums}
-        self._note(step.kind, "", (step.before,), step.after, axes=step.axes, **moved)
+        moved: dict[str, Any] = {"sent_bytes": sent, "messages": messages, "sums": sums}
+        if loop is not None:
+            moved |= self.permutations(t, step, loop)
+        noted = "collective-permute" if loop else step.kind
+        self._note(noted, "", (step.before,), step.after, axes=step.axes, **moved)
         if kind == "gathered":
             t = replace(t, moved=before.moved | (messages > 0))
         if t.kind not in _STORED:
@@ -187,6 +195,7 @@ class CostOps(Rows):
         b: Sized,
         *,
         bias: Sized | None = None,
+        plus: Sized | None = None,
         to: str | None = None,
         causal: bool = False,
         precise: bool = False,
@@ -215,18 +224,10 @@ class CostOps(Rows):
             moved_bytes=self._moved(a) + self._moved(b) + self.bytes(out),
         )
         self._hold(a, b, out)
-        return out if to is None else self.to(out, to)
-
-    def project(
-        self, y: Sized, gathered: str, products: Sequence[Product[Sized]]
-    ) -> tuple[Sized, list[Sized]]:
-        with self.scope("gather"):
-            y = self.to(y, gathered)
-        found = []
-        for p in products:
-            with self.scope(p.scope):
-                found.append(self.einsum(p.text, y, p.weight, to=p.to))
-        return y, found
+        out = out if plus is None else self.add(plus, out)
+        if to is None:
+            return out
+        return self.to(self.scattered(a, b, out, to), to)
 
     def _moved(self, operand: Sized) -> Number:
         """Bytes of an operand that is neither a weight as stored nor a cache."""
@@ -292,12 +293,9 @@ class CostOps(Rows):
         sizes = {d: n for d, n in t.sizes.items() if d != dim}
         return replace(t, sharding=t.sharding.without(dim), sizes=sizes)
 
-    def as_cache(self, new: Sized) -> Sized:
+    def as_cache(self, new: Sized, dims: str) -> Sized:
         sizes = {("S" if d == "L" else d): n for d, n in new.sizes.items()}
-        sharding = new.sharding.rename("L", "S")
-        if "K" in sharding.dims:
-            sharding = sharding.only("BKSD")
-        return in_cache(sharding, sizes, self.formats.kv)
+        return in_cache(new.sharding.rename("L", "S").only(dims), sizes, self.formats.kv)
 
     def write(self, cache: Sized, new: Sized, positions: Sized, lengths: Sized) -> Sized:
         return cache
@@ -396,7 +394,7 @@ def in_cache(sharding: Sharding, sizes: Mapping[str, Number], format: str, kind:
     """Keys, values or rows in a cache's format; int8 has a float32 scale for each row beside."""
     scale = None
     if format == "int8":
-        scale = Sized(sharding.without(sharding.dims[-1]), sizes, "f32", "f32", kind)
+        scale = Sized(sharding.without("D").without("R"), sizes, "f32", "f32", kind)
     return Sized(sharding, sizes, format, kind=kind, scale=scale)
 
 

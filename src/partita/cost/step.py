@@ -13,6 +13,7 @@ from partita.cost.parts import Part, whole
 from partita.cost.sized import Sized
 from partita.program import transformer
 from partita.program.parameters import CHANNELS, parameter_shapes
+from partita.program.switches import Switches
 from partita.sharding.layout import Layout, ceil_to, product, union
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
@@ -49,6 +50,7 @@ def price_step(
     greedy: bool = True,
     free_permutes: bool = False,
     part: Part | None = None,
+    switches: Switches | None = None,
 ) -> Step:
     """Prices a prefill step (`context` None: `queries` tokens attend to each other) or a decode step
     (each of `queries` new tokens attends to a cache of `context` tokens, its own included).
@@ -57,15 +59,16 @@ def price_step(
     Of each sequence the last token is unembedded unless `all_logits`. `free_permutes`: see `CostOps`. `part`:
     the layers and ends of the model that these chips hold, by default all.
     """
-    held = part or whole(model)
+    part = part or whole(model)
     ops = CostOps(
         sizes,
         formats,
-        held.layers,
-        local_layers=held.local_layers,
+        part.layers,
+        local_layers=part.local_layers,
         window=model.window,
         dealt=layout.storage.s_axes,
         free_permutes=free_permutes,
+        switches=switches,
     )
     padded = layout.storage.padded(model, sizes) | {"M": 1}
     batch = ceil_to(batch, product(sizes, layout.batch_axes))
@@ -78,16 +81,16 @@ def price_step(
     cache = None
     if context is not None:
         context = ceil_to(context + (queries - given), product(sizes, layout.attn_s))
-        sharding = layout.cache if model.latent is None else layout.latent_cache
-        part = in_cache(parse(sharding), {**padded, "B": batch, "S": context}, formats.kv, "cache")
-        cache = (part, part) if model.latent is None else part
+        held = {**padded, "B": batch, "S": context}
+        kept = [in_cache(parse(text), held, formats.kv, "cache") for text in _caches(model, layout)]
+        cache = (kept[0], kept[1]) if model.latent is None else kept[0]
     residual = Sized(
         parse(layout.residual), {"B": batch, "L": queries, "E": padded["E"]}, formats.activations
     )
-    x = transformer.embed(ops, model, layout, top, tokens, tokens) if held.embeds else residual
+    x = transformer.embed(ops, model, layout, top, tokens, tokens) if part.embeds else residual
     lengths = None if cache is None else Sized(parse("B"), {"B": batch}, "f32")
     x, _ = transformer.blocks(ops, model, layout, weights, x, tokens, cache, lengths)
-    if held.unembeds:
+    if part.unembeds:
         counts = None if all_logits else Sized(parse("B"), {"B": batch}, "f32")
         logits = transformer.head(ops, model, layout, top, x, counts)
         if greedy and not all_logits:
@@ -97,8 +100,8 @@ def price_step(
         batch=batch,
         queries=queries,
         context=queries if context is None else context,
-        weight_bytes=sum(top[name].stored_bytes for name in _ends(model, held) & top.keys())
-        + held.layers * sum(w.stored_bytes for w in weights.values()),
+        weight_bytes=sum(top[name].stored_bytes for name in _ends(model, part) & top.keys())
+        + part.layers * sum(w.stored_bytes for w in weights.values()),
         kv_bytes=ops.cache_bytes,
         activation_bytes=ops.ledger.held_bytes + ops.bytes(residual),
     )
@@ -123,7 +126,6 @@ def price_switch(
     ops = CostOps(sizes, formats, part.layers)
     padded = source.storage.padded(model, sizes)
     shards = product(sizes, union(source.batch_axes, target.batch_axes))
-    sharding = parse(source.cache if model.latent is None else source.latent_cache)
     kinds = [(part.global_layers, tokens, union(source.attn_s, target.attn_s))]
     if model.window is not None:
         kinds.append((part.local_layers, smaller(tokens, model.window), source.storage.s_axes))
@@ -131,9 +133,15 @@ def price_switch(
         if layers:
             positions = ceil_to(positions, product(sizes, over))
             held = {**padded, "B": ceil_to(batch, shards), "S": positions}
-            with ops.repeated(layers * (2 if model.latent is None else 1)):
-                transformer.switch(ops, in_cache(sharding, held, formats.kv), target)
+            with ops.repeated(layers):
+                for text in _caches(model, source):
+                    transformer.switch(ops, in_cache(parse(text), held, formats.kv), target)
     return ops.ledger
+
+
+def _caches(model: Model, layout: Layout) -> tuple[str, ...]:
+    """Shardings of what a layer caches: keys and values, or rows of both."""
+    return (layout.keys, layout.cache) if model.latent is None else (layout.latent_cache,)
 
 
 def sized_weights(

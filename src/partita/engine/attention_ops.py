@@ -16,6 +16,7 @@ from partita.engine.int8 import quantise_rows
 from partita.engine.local import Local, Places, aligned
 from partita.program.ops import Seen
 from partita.program.rotary import frequencies, magnitude
+from partita.program.switches import Switches
 from partita.sharding.deal import DEALT
 from partita.sharding.layout import product
 from partita.sharding.spec import Sharding
@@ -30,6 +31,7 @@ class AttentionOps(Places):
 
     activations: Any
     kv: Any
+    switches: Switches
 
     def take(self, t: Local, dim: str, index: int) -> Local:
         value = jax.lax.index_in_dim(t.value, index, t.sharding.dims.index(dim), keepdims=False)
@@ -59,17 +61,18 @@ class AttentionOps(Places):
     def softmax(self, scores: Local, seen: Seen[Local], sums: Local | None = None) -> Local:
         value = self._masked(scores, seen)
         if sums is None:
-            value = jax.nn.softmax(value, axis=-1)
+            value = self._power(value - jnp.max(value, axis=-1, keepdims=True))
+            value = value / jnp.sum(value, axis=-1, keepdims=True)
         else:
             largest = jnp.max(sums.value[..., 0], axis=-1, keepdims=True)
-            parts = sums.value[..., 1] * jnp.exp(sums.value[..., 0] - largest)
-            value = jnp.exp(value - largest) / jnp.sum(parts, axis=-1, keepdims=True)
+            parts = sums.value[..., 1] * self._power(sums.value[..., 0] - largest)
+            value = self._power(value - largest) / jnp.sum(parts, axis=-1, keepdims=True)
         return replace(scores, value=value.astype(self.activations))
 
     def shard_sums(self, scores: Local, seen: Seen[Local]) -> Local:
         value = self._masked(scores, seen)
         largest = jnp.max(value, axis=-1, keepdims=True)
-        total = jnp.sum(jnp.exp(value - largest), axis=-1, keepdims=True)
+        total = jnp.sum(self._power(value - largest), axis=-1, keepdims=True)
         sharding = Sharding(scores.sharding.dims + "M", (*scores.sharding.axes, ""))
         return Local(jnp.stack([largest, total], axis=-1), sharding)
 
@@ -79,6 +82,10 @@ class AttentionOps(Places):
             value = jnp.tanh(value / seen.softcap) * seen.softcap
         visible = self._visible(scores, seen)
         return jnp.where(aligned(visible, "BLS", scores.sharding.dims), value, _MASKED)
+
+    def _power(self, value: jax.Array) -> jax.Array:
+        """Of what `_masked` gives: e^x is 2^(x log2 e), and that factor is in the scale."""
+        return jnp.exp2(value) if self.switches.base2_softmax else jnp.exp(value)
 
     def _visible(self, scores: Local, seen: Seen[Local]) -> jax.Array:
         """Whether a query sees a place of the cache: bool [B L S]."""
@@ -102,20 +109,27 @@ class AttentionOps(Places):
 
     # -- the cache --------------------------------------------------------------------------------------
 
-    def as_cache(self, new: Local) -> Local:
-        value = jnp.moveaxis(new.value, 1, 2)  # [B K L D]
-        s = new.sharding
-        return self._stored(value, Sharding("BKSD", (s["B"], s["K"], s["L"], s["D"])))
+    def as_cache(self, new: Local, dims: str) -> Local:
+        return self._arranged(self._stored(new), new.sharding.dims.replace("L", "S"), dims)
 
-    def _stored(self, value: jax.Array, sharding: Sharding) -> Local:
-        """Values [... D] in the cache's format."""
+    def _arranged(self, t: Local, dims: str, target: str) -> Local:
+        """A cache whose value has these dims with those of `target`, and its scale likewise."""
+        scale, kept = t.scale, target.replace("D", "")
+        if scale is not None:
+            scale = self._arranged(scale, dims.replace("D", ""), kept)
+        sharding = Sharding(dims, t.sharding.axes).only(target)
+        return Local(t.value.transpose([dims.index(d) for d in target]), sharding, scale=scale)
+
+    def _stored(self, new: Local) -> Local:
+        """Keys or values [... D] in the cache's format."""
         if self.kv != jnp.int8:
-            return Local(value.astype(self.kv), sharding)
-        rows, scale = quantise_rows(value)
-        return Local(rows, sharding, scale=Local(scale, sharding.without("D")))
+            return Local(new.value.astype(self.kv), new.sharding)
+        rows, scale = quantise_rows(new.value)
+        return Local(rows, new.sharding, scale=Local(scale, new.sharding.without("D")))
 
     def write(self, cache: Local, new: Local, positions: Local, lengths: Local) -> Local:
-        local, split = cache.value.shape[2], self._split(cache.sharding[DEALT])
+        dims, split = cache.sharding.dims, self._split(cache.sharding[DEALT])
+        local = cache.value.shape[dims.index(DEALT)]
         written = positions.value < lengths.value[:, None]
         shards = product(self.sizes, "".join(split))
         places = positions.value % (local * shards)
@@ -125,21 +139,25 @@ class AttentionOps(Places):
         # what is padding, or another device's, has no place: one of its own behind all, for none is written twice
         count = places.shape[1]
         places = jnp.where(written, places, local + jnp.arange(count))
-        stored = self._stored(new.value, new.sharding)
+        stored = self._stored(new)
         scale = cache.scale
         if scale is not None and stored.scale is not None:
-            scale = replace(scale, value=_put(scale.value, places, stored.scale.value))
-        return replace(cache, value=_put(cache.value, places, stored.value), scale=scale)
+            scale = replace(scale, value=_put(scale.value, "BKS", places, stored.scale.value))
+        return replace(cache, value=_put(cache.value, dims, places, stored.value), scale=scale)
 
 
-def _put(cache: jax.Array, places: jax.Array, new: jax.Array) -> jax.Array:
-    """cache [B K S ...] with new [B L K ...] at `places` [B L].
+def _put(cache: jax.Array, dims: str, places: jax.Array, new: jax.Array) -> jax.Array:
+    """A cache of these dims with new [B L K] or [B L K D] at `places` [B L].
 
-    With an index for every one of the first dims XLA writes in place; a slice between them makes it copy.
+    With an index for every dim up to S XLA writes in place; a slice between two of them makes it copy.
     """
-    rows = jnp.arange(cache.shape[0])[:, None, None]
-    heads = jnp.arange(cache.shape[1])[None, None]
-    return cache.at[rows, heads, places[..., None]].set(new, mode="drop", unique_indices=True)
+    index = {"B": jnp.arange(cache.shape[0])[:, None, None], "S": places[..., None]}
+    index["K"] = jnp.arange(cache.shape[1])[None, None]
+    if dims == "BKDS":
+        index = {dim: each[..., None] for dim, each in index.items()}
+        index["D"] = jnp.arange(cache.shape[2])[None, None, None]
+    at = tuple(index[dim] for dim in dims if dim in index)
+    return cache.at[at].set(new, mode="drop", unique_indices=True)
 
 
 def positions_in(places: jax.Array, lengths: jax.Array, count: int) -> jax.Array:

@@ -77,16 +77,19 @@ def gathered_products(
     product: Product,
     *,
     two_way: bool,
-) -> list[jax.Array]:
-    """einsum(text, travels gathered along `dim`, other) for each (text, other), in one round of the ring.
+) -> tuple[jax.Array, list[jax.Array]]:
+    """`travels` gathered along `dim`, and einsum(text, that, other) for each (text, other), in one round.
 
     `travels` is this chip's shard, its dims `dims` the first operand of every text ("BLE,EF->BLF"). Where
     `dim` is summed over, the others hold all of it and the shards' products are added up; where it stays in
     the result, each shard's product is a block of that.
     """
-    size = travels.shape[dims.index(dim)]
+    axis = dims.index(dim)
+    size = travels.shape[axis]
     found: list[Any] = [None] * len(others)
-    for distance, shard in _arrivals(travels, dims.index(dim), ring, two_way):
+    shards = {}
+    for distance, shard in _arrivals(travels, axis, ring, two_way):
+        shards[distance % ring.chips] = shard
         start = ring.shard(distance) * size
         for i, (text, other) in enumerate(others):
             (_, right), out = text.split("->")[0].split(","), text.split("->")[1]
@@ -104,7 +107,10 @@ def gathered_products(
                     shape = tuple(n * ring.chips if j == at else n for j, n in enumerate(part.shape))
                     found[i] = jnp.zeros(shape, part.dtype)
                 found[i] = jax.lax.dynamic_update_slice_in_dim(found[i], part, start, at)
-    return found
+    if not ring.axes:
+        return travels, found
+    in_turn = jnp.concatenate([shards[distance] for distance in range(ring.chips)], axis=axis)
+    return jnp.roll(in_turn, ring.shard(0) * size, axis), found
 
 
 def scattered_product(
@@ -117,26 +123,31 @@ def scattered_product(
     *,
     two_way: bool,
     format: Any,
+    times: jax.Array | None = None,
+    plus: jax.Array | None = None,
 ) -> jax.Array:
-    """einsum(text, first, second) summed over the ring and scattered along `dim`, a dim of the result.
+    """einsum(text, first, second) x times + plus, summed over the ring, and scattered along a `dim` of that.
 
-    Sums travel in `format`. The result is in the format of `product`'s, unless the ring is of one chip.
+    `times` (1 or all of each dim) and `plus` are in the result's dims, each chip's own. Sums travel in
+    `format` and are made in that of `product`'s, in which the result is.
     """
     (left, right), out = text.split("->")[0].split(","), text.split("->")[1]
     chips, at = ring.chips, out.index(dim)
-    if chips == 1:
-        return product(text, first, second)
 
     def part(distance: int) -> jax.Array:
         """This chip's share of what the chip `distance` further on keeps."""
-        cut = []
-        for dims, operand in ((left, first), (right, second)):
-            if dim in dims:
-                size = operand.shape[dims.index(dim)] // chips
-                start = ring.shard(distance) * size
-                operand = jax.lax.dynamic_slice_in_dim(operand, start, size, dims.index(dim))
-            cut.append(operand)
-        return product(text, cut[0], cut[1])
+
+        def cut(operand: jax.Array, dims: str) -> jax.Array:
+            axis = dims.find(dim)
+            if chips == 1 or axis < 0 or operand.shape[axis] == 1:
+                return operand
+            size = operand.shape[axis] // chips
+            return jax.lax.dynamic_slice_in_dim(operand, ring.shard(distance) * size, size, axis)
+
+        found = product(text, cut(first, left), cut(second, right))
+        if times is not None:
+            found = found * cut(times, out)
+        return found if plus is None else found + cut(plus, out)
 
     def pull(sums: jax.Array | None, distance: int) -> jax.Array | None:
         return None if sums is None else ring.pull(sums.astype(format), distance)

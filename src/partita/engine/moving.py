@@ -6,6 +6,7 @@ nothing about layers, layouts or requests.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -25,35 +26,34 @@ def ringed(ops: JaxOps, part: Local, lengths: Local, count: int) -> Local:
     every position on its device.
     """
     shards = product(ops.sizes, part.sharding[DEALT])
-    held = part.value.shape[2] * shards
+    held = part.value.shape[part.sharding.dims.index(DEALT)] * shards
     if held <= count:
         return part
     own = ops.to(lengths, f"B_{part.sharding['B']}").value
     places, _ = ops.places(part.sharding[DEALT], count // shards)
     positions = positions_in(places, own, count)  # [B, places]; below zero: nothing yet
     index = jnp.maximum(positions, 0) % held // shards
-    return mapped(part, lambda value: _rows(value, index))
+    return mapped(part, lambda value, axis: _rows(value, axis, index))
 
 
 def roomy(part: Local, local: int) -> Local:
     """The same with `local` places on this device, new ones at the end."""
-    return mapped(part, lambda value: _padded(value, local))
+    return mapped(part, lambda value, axis: _padded(value, axis, local))
 
 
 def into_slots(
     cache: Local, part: Local, rows: jax.Array, slots: jax.Array, offset: jax.Array | int
 ) -> Local:
-    """The cache [slots K S D] with `rows` [n] of keys or values [B K S' D], B whole, in `slots` [n].
+    """The cache of slots, keys or values, with `rows` [n] of others', whose B is whole, in `slots` [n].
 
     offset: number of this device's first slot; slots of other devices, and those below zero, are left out.
     """
     count = cache.value.shape[0]
     own = slots - offset
     own = jnp.where((slots >= 0) & (own >= 0) & (own < count), own, count)
-    places = part.value.shape[2]
 
     def put(old: jax.Array, new: jax.Array) -> jax.Array:
-        return old.at[own, :, :places].set(new[rows], mode="drop")
+        return old.at[own].set(new[rows], mode="drop")
 
     value = put(cache.value, part.value)
     if cache.scale is None or part.scale is None:
@@ -63,17 +63,18 @@ def into_slots(
     )
 
 
-def mapped(part: Local, change) -> Local:
-    """A change of the values and, of int8, of their scales [B K S] alike."""
-    scale = part.scale and replace(part.scale, value=change(part.scale.value))
-    return replace(part, value=change(part.value), scale=scale)
+def mapped(part: Local, change: Callable[[jax.Array, int], jax.Array]) -> Local:
+    """A change of the values along S and, of int8, of their scales alike."""
+    scale = part.scale and mapped(part.scale, change)
+    return replace(part, value=change(part.value, part.sharding.dims.index(DEALT)), scale=scale)
 
 
-def _rows(value: jax.Array, index: jax.Array) -> jax.Array:
-    """value [B K S ...] at places `index` [B n] of each sequence."""
-    index = index[:, None, :, *[None] * (value.ndim - 3)]
-    return jnp.take_along_axis(value, index, axis=2)
+def _rows(value: jax.Array, axis: int, index: jax.Array) -> jax.Array:
+    """value [B ... S ...] at places `index` [B n] of each sequence."""
+    shape = [n if at == 0 else 1 for at, n in enumerate(value.shape)]
+    shape[axis] = index.shape[1]
+    return jnp.take_along_axis(value, index.reshape(shape), axis=axis)
 
 
-def _padded(value: jax.Array, places: int) -> jax.Array:
-    return jnp.pad(value, [(0, places - n if i == 2 else 0) for i, n in enumerate(value.shape)])
+def _padded(value: jax.Array, axis: int, places: int) -> jax.Array:
+    return jnp.pad(value, [(0, places - n if at == axis else 0) for at, n in enumerate(value.shape)])

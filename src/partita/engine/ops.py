@@ -2,13 +2,12 @@
 
 What each operation means is in `partita.program.ops`. Matmuls accumulate in float32, and partial sums
 travel in `formats.reduce` (float32 unless told otherwise). Axes of size 1 start no collective. Attention's
-operations are in `attention_ops.py`.
+operations are in `attention_ops.py`, products looped with collectives in `looped_ops.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +16,10 @@ import jax.numpy as jnp
 
 from partita.engine.attention_ops import AttentionOps
 from partita.engine.local import Local, aligned
+from partita.engine.looped_ops import LoopedOps, scales_result
 from partita.engine.moves import move
-from partita.engine.products import product
 from partita.program.ops import Product
+from partita.program.switches import Switches
 from partita.sharding.reshard import reshard
 from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import Formats
@@ -28,16 +28,22 @@ from partita.specs.model import Model
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "int8": jnp.int8}
 
 
-class JaxOps(AttentionOps):
+class JaxOps(LoopedOps, AttentionOps):
     """`program.ops.Ops` over `Local`, for a mesh whose axes have `sizes` devices."""
 
-    def __init__(self, sizes: Mapping[str, int], formats: Formats, model: Model, on_cpu: bool):
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        formats: Formats,
+        model: Model,
+        on_cpu: bool,
+        switches: Switches | None = None,
+    ):
         self.sizes, self.model, self.on_cpu = sizes, model, on_cpu
+        self.switches = switches or Switches()
+        self._scopes = []
         self.activations, self.kv = DTYPES[formats.activations], DTYPES[formats.kv]
         self.reduce = DTYPES[formats.reduce]
-
-    def scope(self, name: str) -> AbstractContextManager[object]:
-        return jax.named_scope(name)
 
     # -- resharding -------------------------------------------------------------------------------------
 
@@ -75,34 +81,58 @@ class JaxOps(AttentionOps):
         b: Local,
         *,
         bias: Local | None = None,
+        plus: Local | None = None,
         to: str | None = None,
         causal: bool = False,
         precise: bool = False,
     ) -> Local:
         sharding, scale = contract(text, a.sharding, b.sharding), b.scale
-        if scale is not None and not set(scale.sharding.dims) <= set(sharding.dims):
-            a, scale = (
-                replace(a, value=a.value * self._channels(scale, a)),
-                None,
-            )  # summed away: it goes first
-        value = product(text, a.value, b.value, self.activations, self.on_cpu)
-        out = Local(value, sharding, jnp.float32 if precise else self.activations, times=scale, plus=bias)
-        if sharding.partial:
-            out = replace(out, value=value if precise else value.astype(self.reduce))
+        if scale is not None and not scales_result(text, b):  # summed away: it goes first
+            a, scale = replace(a, value=a.value * self._channels(scale, a)), None
+        step = None if to is None else self.scatter_looped(sharding, to)
+        if step is None:
+            value = self.product(text, a.value, b.value)
+            out = self._summed(Local(value, sharding, times=scale, plus=bias), precise)
+            out = out if plus is None else self.add(plus, out)
         else:
-            out = self._settled(out)
+            times = added = None
+            if plus is not None:  # to which the scale does not belong
+                times = scale and self._channels(scale, Local(a.value, sharding))
+                added, scale = self._unpended(plus).value.astype(jnp.float32), None
+            format = jnp.float32 if precise else self.reduce
+            value = self.scattered(text, (a.value, b.value), step, format, times, added)
+            out = self._summed(Local(value, step.after, times=scale, plus=bias), precise)
         return out if to is None else self.to(out, to)
+
+    def _summed(self, t: Local, precise: bool) -> Local:
+        """A product in float32 in the format it travels in, where it is still to be summed, or settles in."""
+        t = replace(t, settles=jnp.float32 if precise else self.activations)
+        if not t.sharding.partial:
+            return self._settled(t)
+        return t if precise else replace(t, value=t.value.astype(self.reduce))
 
     def project(
         self, y: Local, gathered: str, products: Sequence[Product[Local]]
     ) -> tuple[Local, list[Local]]:
+        step = self.gather_looped(y, gathered, products)
+        if step is None:
+            with self.scope("gather"):
+                y = self.to(y, gathered)
+            return y, [self._product_of(y, p) for p in products]
         with self.scope("gather"):
-            y = self.to(y, gathered)
-        found = []
-        for p in products:
+            y = self.to(y, str(step.before))
+        whole, values = self.gathered(y, step, products)
+        y, found = replace(y, value=whole, sharding=step.after), []
+        for p, value in zip(products, values, strict=True):
             with self.scope(p.scope):
-                found.append(self.einsum(p.text, y, p.weight, bias=p.bias, to=p.to))
+                sharding = contract(p.text, y.sharding, p.weight.sharding)
+                out = self._summed(Local(value, sharding, times=p.weight.scale, plus=p.bias), False)
+                found.append(self.to(out, p.to))
         return y, found
+
+    def _product_of(self, y: Local, p: Product[Local]) -> Local:
+        with self.scope(p.scope):
+            return self.einsum(p.text, y, p.weight, bias=p.bias, to=p.to)
 
     def add(self, a: Local, b: Local) -> Local:
         if a.sharding != b.sharding:

@@ -1,8 +1,8 @@
 """Places a checkpoint's tensors on the mesh, padded and sharded; one copy for both phases.
 
-A device's slice of a tensor is read as it is placed, so that the host never holds more than one parameter
-beside what is placed; matrices in int8 are quantised then. Padding is zero, so that padded heads, hidden units
-and vocabulary contribute nothing.
+Of each parameter a process reads what its devices hold and no more, quantises it where the weights are int8,
+and hands it on before it reads the next: the host never holds more than one parameter beside what is placed.
+Padding is zero, so that padded heads, hidden units and vocabulary contribute nothing.
 """
 
 from __future__ import annotations
@@ -12,23 +12,74 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from partita.checkpoints.protocol import Checkpoint
+from partita.checkpoints.int8 import channel_index, quantise, summed_axes
+from partita.checkpoints.protocol import Checkpoint, Index
 from partita.engine.shapes import Shapes
+from partita.program.parameters import all_parameter_shapes, scale_name
 
 
 def place(
     shapes: Shapes, checkpoint: Checkpoint, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, jax.Array]:
-    """All parameters as arrays of `shapes.parameters()`; calls `progress(done, total)`."""
-    placed = {}
-    wanted = shapes.parameters()
-    for done, (name, target) in enumerate(wanted.items(), start=1):
-        tensor = checkpoint.tensor(name)
-        host = np.zeros(target.shape, target.dtype)
-        host[tuple(slice(n) for n in tensor.shape)] = tensor
-        placed[name] = jax.make_array_from_callback(
-            target.shape, target.sharding, lambda index, host=host: host[index]
-        )
+    """All parameters as arrays of `shapes.parameters()`; calls `progress(done, total)`, without scales."""
+    targets, sizes = shapes.parameters(), all_parameter_shapes(shapes.model)
+    placed: dict[str, jax.Array] = {}
+    for done, (name, size) in enumerate(sizes.items(), start=1):
+        target, scales = targets[name], targets.get(scale_name(name))
+        box = _box(target, size)
+        if scales is None:
+            placed[name] = _placed(target, checkpoint.read(name, box), box)
+        else:
+            values, factors, box, own = _in_int8(checkpoint, name, size, box)
+            placed[name] = _placed(target, values, box)
+            placed[scale_name(name)] = _placed(scales, factors, own)
         if progress:
-            progress(done, len(wanted))
+            progress(done, len(sizes))
     return placed
+
+
+def _in_int8(
+    checkpoint: Checkpoint, name: str, size: tuple[int, ...], box: Index
+) -> tuple[np.ndarray, np.ndarray, Index, Index]:
+    """int8 values of at least a box of a parameter, their scales, and the boxes that these are."""
+    own = channel_index(name, box)
+    if name in checkpoint.quantised:
+        return checkpoint.read_int8(name, box), checkpoint.read_scale(name, own), box, own
+    # a scale is of all that its channel sums, whichever part of it is held here
+    summed = summed_axes(name)
+    box = tuple(slice(0, size[axis]) if axis in summed else part for axis, part in enumerate(box))
+    return *quantise(name, checkpoint.read(name, box)), box, own
+
+
+def _box(target: jax.ShapeDtypeStruct, size: tuple[int, ...]) -> Index:
+    """The smallest box of an unpadded array that has all that this process's devices hold of it."""
+    parts = _held(target)
+    starts = [min(part[axis].start or 0 for part in parts) for axis in range(len(size))]
+    ends = [
+        max(whole if part[axis].stop is None else part[axis].stop for part in parts)
+        for axis, whole in enumerate(target.shape)
+    ]
+    return tuple(slice(min(start, n), min(end, n)) for start, end, n in zip(starts, ends, size, strict=True))
+
+
+def _held(target: jax.ShapeDtypeStruct) -> list[Index]:
+    return list(target.sharding.addressable_devices_indices_map(target.shape).values())
+
+
+def _placed(target: jax.ShapeDtypeStruct, values: np.ndarray, box: Index) -> jax.Array:
+    """An array of which a process knows the values of a box; all else that it holds is padding."""
+
+    def part(index: Index) -> np.ndarray:
+        shape = [len(range(*one.indices(n))) for one, n in zip(index, target.shape, strict=True)]
+        found = np.zeros(shape, target.dtype)
+        into, source = [], []
+        for axis, one in enumerate(index):
+            start, (low, high) = one.start or 0, (box[axis].start, box[axis].stop)
+            first, last = max(start, low), max(min(start + shape[axis], high), max(start, low))
+            into.append(slice(first - start, last - start))
+            source.append(slice(first - low, last - low))
+        found[tuple(into)] = values[tuple(source)]
+        return found
+
+    placed = jax.make_array_from_callback(target.shape, target.sharding, part)
+    return jax.block_until_ready(placed)  # the host's copies can go

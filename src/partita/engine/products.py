@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-BLOCKS = 2
-"""Of an int8 matrix on a CPU: the floats of one are small enough to be used again in the next step."""
+BLOCK_FLOATS = 2**20
+"""Of an int8 matrix on a CPU at most so many are floats at a time: few enough for a cache."""
 
 
 class _Dims(NamedTuple):
@@ -85,28 +85,42 @@ def _dot(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _in_blocks(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """With an int8 `b`, blocks of its first dim that is no batch dim turned to float32 one after another."""
+    """With an int8 `b`, a block of one dim that is no batch dim turned to float32 after the other.
+
+    The outermost, so that a block is one piece of memory or few.
+    """
     (left, right), out = text.split("->")[0].split(","), text.split("->")[1]
     dims = _dims(text)
-    dim = next(d for d in right if d not in dims.batch)
-    axis = right.index(dim)
+    count = len(dims.summed)
+    if not dims.batch and count > 1 and right.startswith(dims.summed) and left.endswith(dims.summed):
+        a = a.reshape(*a.shape[:-count], -1)  # dims summed together are one, and longer, dim
+        b = b.reshape(-1, *b.shape[count:])
+        left, right = left[: 1 - count], dims.summed[0] + right[count:]
+        text = f"{left},{right}->{out}"
     a = a.astype(jnp.float32)
-    size = b.shape[axis] // BLOCKS
-    if not size or b.shape[axis] % BLOCKS:
-        return _dot(text, a, b.astype(jnp.float32))
+    axis = next(i for i, d in enumerate(right) if d not in dims.batch and b.shape[i] > 1)
+    dim, count = right[axis], _blocks(b.shape[axis], b.size)
+    size = b.shape[axis] // count
 
-    def block(array: jax.Array, at: int, number: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(array, number * size, size, at)
+    def block(array: jax.Array, dims: str, number: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(array, number * size, size, dims.index(dim))
 
     def found(number: jax.Array) -> jax.Array:
-        part = a if dim in out else block(a, left.index(dim), number)
-        return _dot(text, part, block(b, axis, number).astype(jnp.float32))
+        part = a if dim in out else block(a, left, number)
+        return _dot(text, part, block(b, right, number).astype(jnp.float32))
 
-    shape = jax.eval_shape(lambda x, y: jnp.einsum(text, x, y), a, b.astype(jnp.float32)).shape
-    start = jnp.zeros(shape, jnp.float32)
-    if dim in out:
-        at = out.index(dim)
-        step = lambda i, total: jax.lax.dynamic_update_slice_in_dim(total, found(i), i * size, at)  # noqa: E731
-    else:
-        step = lambda i, total: total + found(i)  # noqa: E731
-    return jax.lax.fori_loop(0, BLOCKS, step, start)
+    def put(number: jax.Array, total: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice_in_dim(total, found(number), number * size, out.index(dim))
+
+    def add(number: jax.Array, total: jax.Array) -> jax.Array:
+        return total + found(number)
+
+    sizes = dict(zip(left + right, a.shape + b.shape, strict=True))
+    start = jnp.zeros([sizes[d] for d in out], jnp.float32)
+    return jax.lax.fori_loop(0, count, put if dim in out else add, start)
+
+
+def _blocks(entries: int, floats: int) -> int:
+    """Into how many equal blocks a dim is cut: at least two, since a loop of one is none."""
+    least = max(2, -(-floats // BLOCK_FLOATS))
+    return next((n for n in range(least, entries) if entries % n == 0), entries)

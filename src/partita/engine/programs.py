@@ -17,9 +17,10 @@ from partita.engine.local import Local
 from partita.engine.moving import into_slots, ringed, roomy
 from partita.engine.ops import JaxOps
 from partita.engine.requests import check_model
-from partita.engine.shapes import WHOLE, Cache, Part, Shapes, local_part, plain_part
+from partita.engine.shapes import WHOLE, Cache, Part, Shapes, kept, local_part, plain_part
 from partita.program import transformer
 from partita.program.parameters import scale_name
+from partita.program.switches import Switches
 from partita.sharding.layout import Layout, Storage, product
 from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
@@ -33,9 +34,18 @@ class Programs(Shapes):
     Raises InputError for a model with features that the engine does not run.
     """
 
-    def __init__(self, model: Model, mesh: Mesh, storage: Storage, formats: Formats, devices=None):
+    def __init__(
+        self,
+        model: Model,
+        mesh: Mesh,
+        storage: Storage,
+        formats: Formats,
+        devices=None,
+        switches: Switches | None = None,
+    ):
         check_model(model)
         super().__init__(model, mesh, storage, formats, devices)
+        self.switches = switches or Switches()
         # one compiled step per layout and shape, for the life of this object
         self.prefill, self.decode, self.extend = (
             cache(self._prefill),
@@ -52,7 +62,7 @@ class Programs(Shapes):
             logits, kv = self._forward(ops, layout, parameters, tokens, _positions(tokens), lengths)
             return transformer.greedy(ops, logits, self.model.vocabulary).value, kv
 
-        cache = self.cache_specs(parse(layout.cache))
+        cache = self.cache_specs(*kept(layout))
         return self._jit(step, (self.parameter_specs(), WHOLE, WHOLE), (WHOLE, cache))
 
     def _extend(self, layout: Layout, ends: bool = True) -> Callable[..., Any]:
@@ -76,7 +86,7 @@ class Programs(Shapes):
             logits = transformer.head(ops, self.model, layout, weights, x, own)
             return transformer.greedy(ops, logits, self.model.vocabulary).value, _plain(new)
 
-        cache = self.cache_specs(parse(layout.cache))
+        cache = self.cache_specs(*kept(layout))
         out = (WHOLE, cache) if ends else cache
         return self._jit(step, (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE), out, donate=(1,))
 
@@ -95,47 +105,50 @@ class Programs(Shapes):
 
         Positions are dealt out over chips, so that a cache grows by places at the end of every chip.
         """
-        before, after = parse(source.cache), parse(target.cache)
+        before, after = kept(source), kept(target)
 
         def step(kv, lengths):
             ops, held = self.ops(), Local(lengths, parse("B"))
-            move = partial(self._moved, ops, held, before, after, capacity)
-            return tuple((move(i, keys), move(i, values)) for i, (keys, values) in enumerate(kv))
+            return tuple(
+                tuple(map(partial(self._moved, ops, held, capacity, layer), before, after, pair))
+                for layer, pair in enumerate(kv)
+            )
 
-        return self._jit(step, (self.cache_specs(before), WHOLE), self.cache_specs(after))
+        return self._jit(step, (self.cache_specs(*before), WHOLE), self.cache_specs(*after))
 
     def _insert(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
         """(cache of slots (donated), keys and values of prompts, lengths [B], rows [n], slots [n]) -> cache.
 
         These rows of the prompts come into these slots; a slot below zero takes nothing.
         """
-        before, after = parse(source.cache), parse(target.cache)
-        whole = after.split("B", "")
+        before, after = kept(source), kept(target)
 
         def step(cache, kv, lengths, rows, slots):
             ops, held = self.ops(), Local(lengths, parse("B"))
-            first = ops.offset(after["B"], cache[0][0].value.shape[0])
+            first = ops.offset(target.attn_b, cache[0][0].value.shape[0])
 
-            def put(layer: int, old: Part, new: Part) -> Part:
-                moved = local_part(self._moved(ops, held, before, whole, capacity, layer, new), whole)
-                return plain_part(into_slots(local_part(old, after), moved, rows, slots, first))
+            def put(layer: int, source: Sharding, target: Sharding, old: Part, new: Part) -> Part:
+                whole = target.split("B", "")
+                moved = local_part(self._moved(ops, held, capacity, layer, source, whole, new), whole)
+                return plain_part(into_slots(local_part(old, target), moved, rows, slots, first))
 
             return tuple(
-                (put(i, old[0], new[0]), put(i, old[1], new[1]))
-                for i, (old, new) in enumerate(zip(cache, kv, strict=True))
+                tuple(map(partial(put, layer), before, after, old, new))
+                for layer, (old, new) in enumerate(zip(cache, kv, strict=True))
             )
 
-        specs = self.cache_specs(after)
-        return self._jit(step, (specs, self.cache_specs(before), WHOLE, WHOLE, WHOLE), specs, donate=(0,))
+        specs = self.cache_specs(*after)
+        in_specs = (specs, self.cache_specs(*before), WHOLE, WHOLE, WHOLE)
+        return self._jit(step, in_specs, specs, donate=(0,))
 
     def _moved(
         self,
         ops: JaxOps,
         lengths: Local,
-        before: Sharding,
-        after: Sharding,
         capacity: int,
         layer: int,
+        before: Sharding,
+        after: Sharding,
         part: Part,
     ) -> Part:
         """Keys or values of a layer in another sharding, with the places that decode's cache has."""
@@ -158,7 +171,7 @@ class Programs(Shapes):
             found = transformer.greedy(ops, logits, self.model.vocabulary).value
             return found, jnp.where(positions < 0, positions, positions + 1), cache
 
-        cache = self.cache_specs(parse(layout.cache))
+        cache = self.cache_specs(*kept(layout))
         in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE)
         return self._jit(step, in_specs, (WHOLE, WHOLE, cache), donate=(1,))
 
@@ -166,7 +179,7 @@ class Programs(Shapes):
 
     def ops(self) -> JaxOps:
         on_cpu = self.device_mesh.devices.flat[0].platform == "cpu"
-        return JaxOps(self.mesh.size, self.formats, self.model, on_cpu=on_cpu)
+        return JaxOps(self.mesh.size, self.formats, self.model, on_cpu, self.switches)
 
     def _forward(
         self,
@@ -212,8 +225,8 @@ class Programs(Shapes):
         return found, layers
 
     def _parts(self, cache: Cache, layout: Layout) -> list[tuple[Local, Local]]:
-        sharding = parse(layout.cache)
-        return [(local_part(keys, sharding), local_part(values, sharding)) for keys, values in cache]
+        keys, values = kept(layout)
+        return [(local_part(pair[0], keys), local_part(pair[1], values)) for pair in cache]
 
     def _jit(self, step: Callable[..., Any], in_specs, out_specs, donate: tuple[int, ...] = ()):
         # check_vma cannot know that a gathered value is the same everywhere; tests compare the replicas

@@ -25,7 +25,7 @@ WHOLE = PartitionSpec()
 
 
 class Part(NamedTuple):
-    """The keys of a layer, or its values: [B K S D], and in int8 a scale for each row [B K S]."""
+    """The keys of a layer [B K D S], or its values [B K S D], and in int8 a scale for each row [B K S]."""
 
     value: Any
     scale: Any = None
@@ -112,24 +112,30 @@ class Shapes:
 
     def cache(self, layout: Layout, batch: int, capacity: int, queries: int = 1) -> Cache:
         """The cache of all layers in one phase's sharding, S as it is dealt out; for steps of `queries`."""
-        sharding, sizes = parse(layout.cache), self.padded
-        spec, dtype = self.named(self.spec(sharding)), DTYPES[self.formats.kv]
-        scale_spec = self.named(self.spec(sharding.without("D")))
+        keys, values = kept(layout)
+        places = [self.places(layer, capacity, queries) for layer in range(self.model.layers)]
+        return tuple((self._part(keys, batch, n), self._part(values, batch, n)) for n in places)
 
-        def part(layer: int) -> Part:
-            shape = (batch, sizes["K"], self.places(layer, capacity, queries), sizes["D"])
-            value = jax.ShapeDtypeStruct(shape, dtype, sharding=spec)
-            if dtype != jnp.int8:
-                return Part(value)
-            return Part(value, jax.ShapeDtypeStruct(shape[:3], jnp.float32, sharding=scale_spec))
+    def _part(self, sharding: Sharding, batch: int, places: int) -> Part:
+        sizes, dtype = {**self.padded, "B": batch, "S": places}, DTYPES[self.formats.kv]
 
-        return tuple((part(i), part(i)) for i in range(self.model.layers))
+        def shape(split: Sharding, dtype: Any) -> jax.ShapeDtypeStruct:
+            lengths = tuple(sizes[dim] for dim in split.dims)
+            return jax.ShapeDtypeStruct(lengths, dtype, sharding=self.named(self.spec(split)))
 
-    def cache_specs(self, sharding: Sharding) -> Cache:
-        """How the cache of all layers is split, each part of it as `sharding` says."""
-        scale = self.spec(sharding.without("D")) if self.formats.kv == "int8" else None
-        part = Part(self.spec(sharding), scale)
-        return ((part, part),) * self.model.layers
+        scale = shape(sharding.without("D"), jnp.float32) if dtype == jnp.int8 else None
+        return Part(shape(sharding, dtype), scale)
+
+    def cache_specs(self, keys: Sharding, values: Sharding) -> Cache:
+        """How the cache of all layers is split."""
+        scaled = self.formats.kv == "int8"
+        pair = [Part(self.spec(s), self.spec(s.without("D")) if scaled else None) for s in (keys, values)]
+        return ((pair[0], pair[1]),) * self.model.layers
+
+
+def kept(layout: Layout) -> tuple[Sharding, Sharding]:
+    """How a layout splits the keys and the values of a layer."""
+    return parse(layout.keys), parse(layout.cache)
 
 
 def local_part(part: Part, sharding: Sharding) -> Local:

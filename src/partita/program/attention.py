@@ -16,7 +16,7 @@ from partita.sharding.layout import Layout
 from partita.specs.model import Model
 
 Cache = tuple[T, T]
-"""Keys and values of one layer, each [B K S D]."""
+"""Keys [B K D S] and values [B K S D] of one layer."""
 
 
 def attention_products(
@@ -66,7 +66,7 @@ def attend(
         keys = ops.rotate(keys, kv_positions, model, local)
     with ops.scope("attend"):
         if cache is None:
-            cache = ops.as_cache(keys), ops.as_cache(values)
+            cache = ops.as_cache(keys, "BKDS"), ops.as_cache(values, "BKSD")
         else:
             assert lengths is not None
             cache = (
@@ -80,10 +80,10 @@ def attend(
             model.head_dim**-0.5 if model.attention_scale is None else model.attention_scale,
             model.attention_softcap,
         )
-        scores = ops.einsum("BLKGD,BKSD->BKLGS", q, cache[0], causal=True, precise=True)
+        scores = ops.einsum("BLKGD,BKDS->BKLGS", q, cache[0], causal=True, precise=True)
         shares = softmax(ops, scores, seen)
         mixed = ops.einsum("BKLGS,BKSD->BLKGD", shares, cache[1], causal=True)  # partial over S
-        cache = ops.to(cache[0], layout.cache), ops.to(cache[1], layout.cache)
+        cache = ops.to(cache[0], layout.keys), ops.to(cache[1], layout.cache)
     with ops.scope("o"):
         heads = f"K_{layout.fk} G_{layout.fg} D"
         mixed = ops.to(mixed, f"B_{layout.tokens_b} L_{layout.tokens_l} {heads}")

@@ -137,7 +137,7 @@ class _Attention(Generic[T]):
         c = normalise(ops, self.model, c, self.w.get("kv_down_norm"))
         kv = ops.join(c, ops.rotate(rope, positions, self.model, False))
         if cache is None or self.lengths is None:
-            return ops.as_cache(kv)
+            return ops.as_cache(kv, "BSR")
         return ops.write(cache, kv, positions, self.lengths)
 
     def absorbed(self, q: T, q_rope: T, cache: T) -> T:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from partita.program.switches import Switches
 from partita.sharding.spec import Sharding
 from partita.specs.model import Model
 
@@ -56,6 +57,11 @@ class Product(NamedTuple, Generic[T]):
 class Ops(Protocol[T]):
     """The operations; shapes are written as dims, e.g. [B L E]."""
 
+    @property
+    def switches(self) -> Switches:
+        """Choices that change no result."""
+        ...
+
     def scope(self, name: str) -> AbstractContextManager[object]:
         """Names the operations inside, for explanations and profiles."""
         ...
@@ -71,6 +77,7 @@ class Ops(Protocol[T]):
         b: T,
         *,
         bias: T | None = None,
+        plus: T | None = None,
         to: str | None = None,
         causal: bool = False,
         precise: bool = False,
@@ -78,8 +85,9 @@ class Ops(Protocol[T]):
         """Local matmul, accumulated in float32; a contracted split dim leaves a partial sum.
 
         The scale of an int8 `b` multiplies the product, and `bias` [channels] is added to it, once it is
-        fully summed, by this or a later `to`. With `to` the product is resharded at once, which may go on
-        while it is still being computed. `precise` keeps float32 in the result. `causal`: the L queries are
+        fully summed, by this or a later `to`. `plus`, a partial sum as the product is, is added to it. With
+        `to` the product is resharded at once, which may go on while it is still being computed. `precise`
+        keeps float32 in the result. `causal`: the L queries are
         the last of S positions, so that part of the product will be masked (it is computed all the same).
         """
         ...
@@ -144,13 +152,13 @@ class Ops(Protocol[T]):
         """One slice of an unsplit dim, which disappears."""
         ...
 
-    def as_cache(self, new: T) -> T:
-        """New keys or values [B L K D] (rows [B L R]) in the cache's format, as a cache [B K S D] ([B S R])
-        of their own."""
+    def as_cache(self, new: T, dims: str) -> T:
+        """New keys or values [B L K D], or rows [B L R], in the cache's format, as a cache of their own whose
+        dims are in the order "BKDS", "BKSD" or "BSR"."""
         ...
 
     def write(self, cache: T, new: T, positions: T, lengths: T) -> T:
-        """The cache [B K S D] with new keys or values [B L K D] at positions [B L], each on the chips that S
+        """The cache [B K D S] or [B K S D] with new keys or values [B L K D] at positions [B L], each on the chips that S
         deals it to; those from `lengths` [B] on are padding, and not written."""
         ...
 

@@ -136,12 +136,17 @@ def block(
         inputs = ffn_inputs(ops, layout, w) if parallel else []
         q, kv, h = first_half(ops, model, layout, w, x, inputs, cached=cache is not None)
         with ops.scope("attention"):
-            to = None if parallel else layout.residual
+            to = None if parallel and ops.switches.shared_reduction else layout.residual
             z, cache = attend(ops, model, layout, w, q, kv, positions, cache, lengths, local, to)
-    if parallel:  # one reduction over f for both halves
+    if parallel:
+        shared = ops.switches.shared_reduction  # over f, for both halves
+        if not shared:
+            with ops.scope("attention"):
+                z = ops.to(z, layout.residual)
         with ops.scope("ffn"):
             assert h is not None
-            z = ops.to(ops.add(z, ffn_output(ops, model, layout, w, h, None)), layout.residual)
+            out = ffn_output(ops, model, layout, w, h, layout.residual, plus=z if shared else None)
+            z = out if shared else ops.add(z, out)
     else:
         with ops.scope("attention"):
             z = ops.to(z, layout.residual)
@@ -247,7 +252,7 @@ def ffn_inputs(ops: Ops[T], layout: Layout, w: Mapping[str, T]) -> list[Product[
     with ops.scope("ffn/in"):
         weight = ops.to(w["ffn_in"], f"E_{layout.e} M F_{layout.f}")
         bias = ops.to(w["ffn_in_bias"], f"M F_{layout.f}") if "ffn_in_bias" in w else None
-    to = f"{_tokens(layout)} M F_{layout.f}{layout.e}"
+    to = f"{_tokens(layout)} M F_{layout.f}{layout.e if ops.switches.scatter_hidden else ''}"
     return [Product("ffn/in", "BLE,EMF->BLMF", weight, to, bias)]  # partial over e
 
 
@@ -260,21 +265,31 @@ def gathered_product(ops: Ops[T], layout: Layout, y: T, inputs: list[Product[T]]
     return h
 
 
-def ffn_output(ops: Ops[T], model: Model, layout: Layout, w: Mapping[str, T], h: T, to: str | None) -> T:
+def ffn_output(
+    ops: Ops[T],
+    model: Model,
+    layout: Layout,
+    w: Mapping[str, T],
+    h: T,
+    to: str,
+    plus: T | None = None,
+) -> T:
     """[B_t L_t M F_fe], gated and gathered over e, on the feed-forward's second matrix: a partial sum over f,
-    resharded to `to` where that is given."""
+    with another in `plus`, resharded to `to`."""
     with ops.scope("in"):
         h = ops.gate(h, model.feed_forward)
     with ops.scope("out"):
         h = ops.to(h, f"{_tokens(layout)} F_{layout.f}")
-        return ops.einsum("BLF,FE->BLE", h, ops.to(w["ffn_out"], f"F_{layout.f} E_{layout.e}"), to=to)
+        weight = ops.to(w["ffn_out"], f"F_{layout.f} E_{layout.e}")
+        return ops.einsum("BLF,FE->BLE", h, weight, plus=plus, to=to)
 
 
 def switch(ops: Ops[T], part: T, layout: Layout) -> T:
-    """Keys or values [B K S D] of a layer (or its rows [B S R]) in another phase's sharding; its batch and
-    positions fit both."""
+    """Keys [B K D S] or values [B K S D] of a layer (or its rows [B S R]) in another phase's sharding; its
+    batch and positions fit both."""
+    target = {"BKDS": layout.keys, "BKSD": layout.cache, "BSR": layout.latent_cache}
     with ops.scope("switch"):
-        return ops.to(part, layout.latent_cache if "R" in part.sharding.dims else layout.cache)
+        return ops.to(part, target[part.sharding.dims])
 
 
 def _tokens(layout: Layout) -> str:

@@ -80,8 +80,14 @@ class Layout:
 
     @property
     def cache(self) -> str:
-        """One layer's keys, or its values [B, K, S, D]; S is dealt out (`deal.py`)."""
+        """One layer's values [B, K, S, D]; S is dealt out (`deal.py`)."""
         return f"B_{self.attn_b} K_{self.attn_k} S_{self.attn_s} D"
+
+    @property
+    def keys(self) -> str:
+        """One layer's keys [B, K, D, S]: as a product with queries reads them, so that they are never
+        transposed."""
+        return f"B_{self.attn_b} K_{self.attn_k} D S_{self.attn_s}"
 
     @property
     def latent_cache(self) -> str:

@@ -1,0 +1,110 @@
+"""Einsums of the program looped with the collectives next to them, noted where its switches say so.
+
+A part of `CostOps`, and the counterpart of the engine's. Knows nothing about time.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from partita.cost import looped
+from partita.cost.ledger import Ledger, Loop, Number
+from partita.cost.sized import Sized
+from partita.program.looping import gather_step, name_of, scatter_step
+from partita.program.ops import Product
+from partita.program.switches import Switches
+from partita.sharding.reshard import Step
+
+
+class LoopedCosts:
+    """The operations that may loop."""
+
+    switches: Switches
+    ledger: Ledger
+    _scope: list[str]
+
+    def project(
+        self, y: Sized, gathered: str, products: Sequence[Product[Sized]]
+    ) -> tuple[Sized, list[Sized]]:
+        step = gather_step(y.sharding, gathered, [p.text for p in products])
+        if step is None or self._way("gather", products[0].scope) == "none":
+            with self.scope("gather"):
+                y = self.to(y, gathered)
+            return y, [self._product(y, p, p.to) for p in products]
+        with self.scope("gather"):
+            shard = self.to(y, str(step.before))
+        y = replace(shard, sharding=step.after)
+        found = [self._product(y, p) for p in products]
+        operands = [(y, p.weight, out) for p, out in zip(products, found, strict=True)]
+        with self.scope(products[0].scope):
+            y = self._looped(shard, step, "gather", operands)
+        for i, p in enumerate(products):
+            with self.scope(p.scope):
+                found[i] = self.to(found[i], p.to)
+        return y, found
+
+    def scattered(self, a: Sized, b: Sized, out: Sized, to: str) -> Sized:
+        """The product of the einsum noted last, past the reduce-scatter on its way that is looped with it, if
+        one is."""
+        step = scatter_step(out.sharding, to)
+        if step is None or self._way("scatter") == "none":
+            return out
+        return self._looped(out, step, "scatter", [(a, b, out)])
+
+    def _way(self, kind: str, scope: str = "") -> str:
+        return self.switches.way(name_of([*self._scope, *([scope] if scope else [])]), kind)
+
+    def _product(self, y: Sized, p: Product[Sized], to: str | None = None) -> Sized:
+        with self.scope(p.scope):
+            return self.einsum(p.text, y, p.weight, to=to)
+
+    def _looped(
+        self, t: Sized, step: Step, kind: str, products: Sequence[tuple[Sized, Sized, Sized]]
+    ) -> Sized:
+        """t after the step that is looped with the products noted last: the operands and result of each.
+
+        Each is made in parts: what is summed is written again for each, or an operand read for each, and a
+        compiler may first cut the matrix.
+        """
+        two_way = self._way(kind) == "two-way"
+        loop = Loop(f"{name_of(self._scope)}/{kind}", step.kind, two_way, self.shards(step.axes), ())
+        dots = self.ledger.entries[-len(products) :]
+        for i, (a, b, out) in enumerate(products):
+            again = looped.moved_again(loop, self.bytes(a), self.bytes(out))
+            dots[i] = replace(dots[i], moved_bytes=dots[i].moved_bytes + again)
+            self._hold(a, out, out, besides=self.bytes(b))
+        self.ledger.entries[-len(products) :] = dots
+        return self._step(t, step, replace(loop, dots=tuple(dots)))
+
+    def permutations(self, t: Sized, step: Step, loop: Loop) -> Mapping[str, Any]:
+        """What differs in the ledger from the collective that they stand for."""
+        shard = step.before if step.kind == "all-gather" else step.after  # its dim as it travels
+        entries = t.sizes[step.dim] // self.shards(shard[step.dim])
+        return {"messages": looped.messages(loop.chips, entries, loop.two_way), "loop": loop}
+
+    # -- what all operations share ------------------------------------------------------------------------
+
+    @abstractmethod
+    def scope(self, name: str) -> AbstractContextManager[object]: ...
+
+    @abstractmethod
+    def to(self, t: Sized, sharding: str) -> Sized: ...
+
+    @abstractmethod
+    def einsum(self, text: str, a: Sized, b: Sized, *, to: str | None = None) -> Sized: ...
+
+    @abstractmethod
+    def shards(self, axes: str) -> Number: ...
+
+    @abstractmethod
+    def bytes(self, t: Sized) -> Number: ...
+
+    @abstractmethod
+    def _hold(self, *tensors: Sized, besides: Number = 0) -> None: ...
+
+    @abstractmethod
+    def _step(self, t: Sized, step: Step, loop: Loop | None = None) -> Sized: ...

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from partita.checkpoints.dims import DIMS, kind
+from partita.errors import InputError
 from partita.program.parameters import CHANNELS
 
 LARGEST = 127
@@ -22,9 +23,13 @@ def quantise(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     values: the whole parameter, or a part that holds all of each of its channels. A channel of zeros gets
     scale 1. Values too small for a scale that float32 can divide by become 0.
+
+    Raises InputError (field "model", value the name) for values that are not finite.
     """
     others = summed_axes(name)
     largest = np.abs(values).max(axis=others, keepdims=True).astype(np.float32)
+    if not np.isfinite(largest).all():
+        raise InputError("model", name, "holds numbers that are not finite, which int8 cannot hold")
     scale = largest / np.float32(LARGEST)
     scale[scale < np.finfo(np.float32).tiny] = 1
     whole = np.rint(values / scale).astype(np.int8)

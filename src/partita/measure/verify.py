@@ -19,6 +19,7 @@ from partita.engine.programs import Programs
 from partita.measure.counts import Counts, predicted
 from partita.measure.hlo import count_hlo
 from partita.measure.trace import count_jaxpr
+from partita.program.switches import Switches
 from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve, union
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
@@ -58,6 +59,7 @@ def verify(
     storage: Storage | None = None,
     compiled: bool = True,
     devices: Sequence[Any] | None = None,
+    switches: Switches | None = None,
 ) -> Iterator[Check]:
     """Checks prefill, the switch of the cache, and decode of every (prefill, decode) pair of roles.
 
@@ -65,7 +67,7 @@ def verify(
     """
     for prefill_roles, decode_roles in pairs:
         stored = storage or plan_storage(model, mesh, decode_roles, prefill_roles)
-        programs = Programs(model, mesh, stored, formats, devices)
+        programs = Programs(model, mesh, stored, formats, devices, switches)
         prefill = resolve(prefill_roles, stored, mesh, batch, prompt)
         decode = resolve(decode_roles, stored, mesh, batch, 1)
         rows = ceil_to(batch, product(mesh.size, union(prefill.batch_axes, decode.batch_axes)))
@@ -80,7 +82,13 @@ def check_prefill(programs: Programs, layout: Layout, batch: int, prompt: int, c
     """Checks one prefill step; `batch` and `prompt` are padded to what the layout splits."""
     args = (programs.parameters(), _ints(batch, prompt), _ints(batch))
     step = price_step(
-        programs.model, layout, programs.mesh.size, programs.formats, batch=batch, queries=prompt
+        programs.model,
+        layout,
+        programs.mesh.size,
+        programs.formats,
+        batch=batch,
+        queries=prompt,
+        switches=programs.switches,
     )
     return _check(
         programs, "prefill", str(layout.roles), programs.prefill(layout), args, step.ledger, compiled
@@ -98,6 +106,7 @@ def check_decode(programs: Programs, layout: Layout, batch: int, context: int, c
         batch=batch,
         queries=1,
         context=context,
+        switches=programs.switches,
     )
     return _check(programs, "decode", str(layout.roles), programs.decode(layout), args, step.ledger, compiled)
 

@@ -8,32 +8,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from partita.checkpoints.protocol import Checkpoint
+from partita.engine.generation import Completion, completions, run
 from partita.engine.parameters import place
 from partita.engine.programs import Programs
 from partita.engine.requests import check_prompts
+from partita.engine.slots import Prompts, Slots
+from partita.engine.stopping import Piece
 from partita.errors import InputError
+from partita.program.switches import Switches
 from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve, union
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
 from partita.specs.formats import Formats
+from partita.specs.sampling import Sampling
 
 _BUCKET = 16
 """Prompt lengths and cache capacities are rounded up to multiples of this, so that few shapes compile."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What one token adds to a text; the last piece has no token, and says why the text ends."""
-
-    token: int | None
-    text: str
-    finish: Literal["length", "stop"] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,13 +71,14 @@ class Engine:
         storage: Storage | None = None,
         devices: Sequence[Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        switches: Switches | None = None,
     ):
         """Places the weights once, where decode keeps them (or as `storage` says), for both phases."""
         self.model, self.tokenizer, self.mesh = checkpoint.model, checkpoint.tokenizer, mesh
         self.roles = {"prefill": prefill, "decode": decode}
         self.formats = formats or Formats(weights="f32", activations="f32", kv="f32")
         self.storage = storage or plan_storage(self.model, mesh, decode, prefill)
-        self.programs = Programs(self.model, mesh, self.storage, self.formats, devices)
+        self.programs = Programs(self.model, mesh, self.storage, self.formats, devices, switches)
         self.parameters = place(self.programs, checkpoint, progress)
 
     @classmethod
@@ -137,46 +134,86 @@ class Engine:
             tokens, positions, cache = decode(self.parameters, cache, tokens, positions)
             yield np.asarray(tokens)[: batch.count]
 
-    def pieces(self, ids: Sequence[int], max_tokens: int) -> Iterator[Piece]:
-        """Greedy continuation of one prompt, a piece a token, until a token that ends the text."""
-        text = self.tokenizer.stream() if self.tokenizer else None
-        ends = self.tokenizer.eos_ids if self.tokenizer else frozenset()
-        finish: Literal["length", "stop"] = "length"
-        for step in self.steps([ids], max_tokens):
-            token = int(step[0])
-            if token in ends:
-                finish = "stop"
-                break
-            yield Piece(token, text.push(token) if text else f"{token} ")
-        yield Piece(None, text.end() if text else "", finish)
+    # -- generation ---------------------------------------------------------------------------------------
 
-    def stream(
-        self, prompt: str | Sequence[int], max_tokens: int = 64, temperature: float = 0.0
-    ) -> Iterator[str]:
+    def read(
+        self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling], samples: int
+    ) -> tuple[Slots, Prompts]:
+        """Prompts read to their end, and slots for so many samples of them.
+
+        Raises InputError before anything runs for what the model does not take.
+        """
+        check_prompts(self.model, prompts)
+        for ids, request in zip(prompts, requests, strict=True):
+            check_prompts(self.model, [ids], request.max_tokens)
+            request.check_tokens(self.model.vocabulary)
+        longest = max(len(ids) for ids in prompts)
+        width = self._bucket(longest)
+        chunk = min(width, self.chunk or width)
+        prefill = resolve(self.roles["prefill"], self.storage, self.mesh, len(prompts), chunk)
+        count = self._rows(samples)
+        decode = resolve(self.roles["decode"], self.storage, self.mesh, count, 1)
+        # from one phase to the other the batch is for a moment split over the axes of both
+        both = product(self.mesh.size, union(prefill.batch_axes, decode.batch_axes))
+        rows, count = ceil_to(self._rows(len(prompts)), both), ceil_to(count, both)
+        whole = product(
+            self.mesh.size, union(union(prefill.query_axes, prefill.new_axes), self.storage.s_axes)
+        )
+        chunk = ceil_to(chunk, whole)
+        ends = [len(ids) + request.max_tokens for ids, request in zip(prompts, requests, strict=True)]
+        capacity = ceil_to(self._bucket(max(*ends, ceil_to(longest, chunk))), whole)
+        slots = Slots(self.programs, self.parameters, decode, count, capacity)
+        read = slots.begin(prompts, prefill, rows, chunk)
+        while not slots.advance(read):
+            pass
+        return slots, read
+
+    def _bucket(self, tokens: int) -> int:
+        """So many tokens or more: a power of two, so that few shapes compile; as long as the model takes."""
+        found = max(_BUCKET, 1 << (tokens - 1).bit_length())
+        longest = self.model.max_context
+        return found if longest is None else max(tokens, min(found, longest))
+
+    def _rows(self, sequences: int) -> int:
+        """So many sequences or more: a power of two up to 8, then a multiple of 8."""
+        return 1 << (sequences - 1).bit_length() if sequences <= 8 else ceil_to(sequences, 8)
+
+    def tokens(self, prompt: str | Sequence[int]) -> Sequence[int]:
+        """The token ids of a prompt. Raises InputError for a text where there is no tokenizer."""
+        if not isinstance(prompt, str):
+            return prompt
+        if self.tokenizer is None:
+            raise InputError("prompt", prompt, "this model has no tokenizer; give token ids")
+        return self.tokenizer.encode(prompt)
+
+    def pieces(self, prompt: str | Sequence[int], sampling: Sampling) -> Iterator[Piece]:
+        """The continuation of one prompt, a piece a token, until it ends; the first of its samples."""
+        one = sampling.model_copy(update={"n": 1})
+        return (written.piece for written in run(self, [self.tokens(prompt)], [one]))
+
+    def stream(self, prompt: str | Sequence[int], **sampling: Any) -> Iterator[str]:
         """The continuation of a prompt, text or token ids, as pieces of text while it is decoded.
 
-        Raises InputError for a temperature other than 0, and for text where there is no tokenizer.
+        sampling: fields of `Sampling`, such as max_tokens and temperature. Raises InputError for one that is
+        wrong.
         """
-        if temperature != 0:
-            raise InputError("temperature", temperature, "only 0 (greedy) is accepted so far")
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise InputError("prompt", prompt, "this model has no tokenizer; give token ids")
-            prompt = self.tokenizer.encode(prompt)
-        return (piece.text for piece in self.pieces(prompt, max_tokens))
+        pieces = self.pieces(prompt, Sampling(**sampling))
+        return (piece.text for piece in pieces if piece.text)
+
+    def complete(
+        self, prompts: Sequence[str | Sequence[int]], sampling: Sampling | Sequence[Sampling]
+    ) -> list[list[Completion]]:
+        """All samples of every prompt, each prompt with settings of its own or all with the same."""
+        requests = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
+        if len(requests) != len(prompts):
+            raise InputError(
+                "sampling", len(requests), f"settings for each of {len(prompts)} prompts are needed"
+            )
+        return completions(run(self, [self.tokens(prompt) for prompt in prompts], requests), requests)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], max_tokens: int, stop: frozenset[int] = frozenset()
     ) -> list[list[int]]:
-        """Greedy tokens of each prompt, up to `max_tokens`, each ending before a token of `stop`."""
-        found: list[list[int]] = [[] for _ in prompts]
-        open_rows = set(range(len(prompts)))
-        for tokens in self.steps(prompts, max_tokens):
-            for row in sorted(open_rows):
-                if int(tokens[row]) in stop:
-                    open_rows.discard(row)
-                else:
-                    found[row].append(int(tokens[row]))
-            if not open_rows:
-                break
-        return found
+        """Greedy tokens of each prompt, up to `max_tokens`, each ending before a token of `stop` only."""
+        sampling = Sampling(max_tokens=max_tokens, stop_token_ids=stop, ignore_eos=True)
+        return [samples[0].tokens for samples in self.complete(prompts, sampling)]

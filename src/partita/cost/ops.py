@@ -20,6 +20,7 @@ from partita.cost.ledger import Entry, Ledger, Loop, Number
 from partita.cost.looped_ops import LoopedCosts
 from partita.cost.masks import kept_share, smaller
 from partita.cost.rows import Rows
+from partita.cost.sampling import Draws
 from partita.cost.sized import Sized
 from partita.program.ops import Seen
 from partita.program.switches import Switches
@@ -33,7 +34,7 @@ _STORED = ("weight", "cache", "read")
 """Kinds of tensors that are held anyway."""
 
 
-class CostOps(LoopedCosts, Rows):
+class CostOps(LoopedCosts, Rows, Draws):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
     Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them, dealt

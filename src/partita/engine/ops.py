@@ -2,7 +2,8 @@
 
 What each operation means is in `partita.program.ops`. Matmuls accumulate in float32, and partial sums
 travel in `formats.reduce` (float32 unless told otherwise). Axes of size 1 start no collective. Attention's
-operations are in `attention_ops.py`, products looped with collectives in `looped_ops.py`.
+operations are in `attention_ops.py`, products looped with collectives in `looped_ops.py`, draws of tokens in
+`sampling.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from partita.engine.attention_ops import AttentionOps
 from partita.engine.local import Local, aligned
 from partita.engine.looped_ops import LoopedOps, scales_result
 from partita.engine.moves import move
+from partita.engine.sampling import Draws
 from partita.program.ops import Product
 from partita.program.switches import Switches
 from partita.sharding.reshard import reshard
@@ -28,7 +30,7 @@ from partita.specs.model import Model
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "int8": jnp.int8}
 
 
-class JaxOps(LoopedOps, AttentionOps):
+class JaxOps(LoopedOps, AttentionOps, Draws):
     """`program.ops.Ops` over `Local`, for a mesh whose axes have `sizes` devices."""
 
     def __init__(

@@ -1,0 +1,112 @@
+"""Drawing tokens on sizes: what the candidates, sums and draws are that travel. Knows no time.
+
+Part of `CostOps`, see `program.sampling.SamplingOps`. Sorting and noise count no FLOPs: dots alone do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from partita.cost.ledger import Number
+from partita.cost.masks import smaller
+from partita.cost.sized import Sized
+from partita.program.sampling import BITS, ROUNDS, Turn, Weight
+from partita.sharding.layout import product
+from partita.sharding.spec import Sharding
+
+
+class Draws:
+    """Sizes of what is drawn from logits [B L=1 V], all of it float32."""
+
+    sizes: Mapping[str, Number]
+
+    def penalise(self, logits: Sized, history: Mapping[str, Sized], settings: Mapping[str, Sized]) -> Sized:
+        return logits
+
+    def count(self, output: Sized, tokens: Sized) -> Sized:
+        return output
+
+    def heat(self, logits: Sized, vocabulary: int, settings: Mapping[str, Sized]) -> Sized:
+        return logits
+
+    def candidates(self, logits: Sized, count: int) -> Sized:
+        return self._of_shards(logits, self._most(logits, count))
+
+    def rank(self, candidates: Sized, count: int) -> Sized:
+        batch = candidates.sharding["B"]
+        most = smaller(count, candidates.sizes["V"] * candidates.sizes["M"])
+        return Sized(Sharding("BM", (batch, "")), {"B": candidates.sizes["B"], "M": most}, "f32", "f32")
+
+    def floor(self, ranked: Sized, settings: Mapping[str, Sized]) -> Sized:
+        return self._one(ranked)
+
+    def weights(self, logits: Sized, ranked: Sized, floor: Sized, by: Weight) -> Sized:
+        return logits
+
+    def ordered(self, logits: Sized) -> Sized:
+        return logits
+
+    def lowest(self, ordered: Sized) -> Sized:
+        return self._one(ordered)
+
+    def above(self, ordered: Sized, weights: Sized, edges: Sized, turn: Turn) -> Sized:
+        sharding = Sharding("BM", (ordered.sharding["B"], ""), ordered.sharding["V"])
+        return Sized(sharding, {"B": ordered.sizes["B"], "M": 2**BITS}, "f32", "f32")
+
+    def narrow(
+        self,
+        edges: Sized,
+        above: Sized,
+        total: Sized,
+        settings: Mapping[str, Sized],
+        by: Weight,
+        turn: Turn,
+    ) -> Sized:
+        return edges
+
+    def turns(self, turn: Callable[[Sized, Turn], Sized], edges: Sized, first: int) -> Sized:
+        for number in range(first, ROUNDS):
+            edges = turn(edges, number)
+        return edges
+
+    def raise_floor(self, floor: Sized, edges: Sized, settings: Mapping[str, Sized], by: Weight) -> Sized:
+        return floor
+
+    def draw(
+        self,
+        logits: Sized,
+        floor: Sized,
+        settings: Mapping[str, Sized],
+        positions: Sized,
+        own: Sized,
+    ) -> Sized:
+        return self._of_shards(logits, 3)
+
+    def winner(self, drawn: Sized) -> tuple[Sized, Sized]:
+        found = self._one(drawn)
+        return found, found
+
+    def alternatives(self, logits: Sized, vocabulary: int, count: int) -> Sized:
+        return self._of_shards(logits, 2 * self._most(logits, count) + 1)
+
+    def logprobs(self, alternatives: Sized, own: Sized, count: int) -> Sized:
+        return Sized(Sharding("BM", (own.sharding["B"], "")), {**own.sizes, "M": 2 * count + 1}, "f32", "f32")
+
+    # -- sizes ------------------------------------------------------------------------------------------
+
+    def _most(self, logits: Sized, count: int) -> Number:
+        """`count` logits, or all that a shard has."""
+        shard = logits.sizes["V"] / product(self.sizes, logits.sharding["V"])
+        return smaller(count, shard if isinstance(shard, np.ndarray) else int(shard))
+
+    def _of_shards(self, logits: Sized, numbers: Number) -> Sized:
+        """`numbers` of each shard of the vocabulary."""
+        axes = logits.sharding["V"]
+        sizes = {"B": logits.sizes["B"], "V": product(self.sizes, axes), "M": numbers}
+        return Sized(Sharding("BVM", (logits.sharding["B"], axes, "")), sizes, "f32", "f32")
+
+    def _one(self, t: Sized) -> Sized:
+        """A number a sequence."""
+        return Sized(Sharding("B", (t.sharding["B"],)), {"B": t.sizes["B"]}, "f32", "f32")

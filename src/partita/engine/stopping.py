@@ -1,0 +1,156 @@
+"""Where a text ends: stop texts over a stream of pieces, tokens that end it, and length.
+
+Knows tokens and text only: no logits, batches or devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from partita.specs.sampling import Sampling
+
+Finish = Literal["length", "stop"]
+
+
+@dataclass(frozen=True)
+class Likely:
+    """A token's log-probability by the model itself, before biases, penalties and temperature; and the
+    likeliest tokens with theirs, the likeliest first."""
+
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one token adds to a text. The last says why the text ends; it has no token where that was why."""
+
+    token: int | None
+    text: str
+    finish: Finish | None = None
+    likely: Likely | None = None
+
+
+class Words(Protocol):
+    """Turns tokens into text, one by one; see `checkpoints.tokenizer.TextStream`."""
+
+    def push(self, token: int) -> str: ...
+
+    def end(self) -> str: ...
+
+
+class Numbers:
+    """The text of tokens where there is no tokenizer: their ids."""
+
+    def push(self, token: int) -> str:
+        return f"{token} "
+
+    def end(self) -> str:
+        return ""
+
+
+@dataclass
+class Ending:
+    """One continuation as it is written: takes tokens until there is a `finish`."""
+
+    request: Sampling
+    words: Words = field(default_factory=Numbers)
+    eos_ids: Set[int] = frozenset()
+    tokens: list[int] = field(default_factory=list)
+    """Those written: without the one that ended the text, with those of a stop text."""
+    finish: Finish | None = None
+
+    def __post_init__(self) -> None:
+        self._stops = StopTexts(self.request.stop)
+        ends = () if self.request.ignore_eos else self.eos_ids
+        self._ends = frozenset([*ends, *self.request.stop_token_ids])
+
+    def push(self, token: int, likely: Likely | None = None) -> Piece:
+        """The piece this token adds. Text is held back while it may be the beginning of a stop text, and
+        nothing of one is given out; how the text is cut into tokens makes no difference.
+
+        Raises ValueError once the text has ended.
+        """
+        if self.finish is not None:
+            raise ValueError(f"the text has ended ({self.finish})")
+        if token in self._ends:
+            self.finish = "stop"
+            return Piece(None, self._rest(), self.finish)
+        self.tokens.append(token)
+        text = self._stops.push(self.words.push(token))
+        if self._stops.found:
+            self.finish = "stop"
+        elif len(self.tokens) >= self.request.max_tokens:
+            text += self._rest()
+            self.finish = "stop" if self._stops.found else "length"
+        return Piece(token, text, self.finish, likely)
+
+    def _rest(self) -> str:
+        """What is left to give out when no more tokens come."""
+        text = self._stops.push(self.words.end())
+        return text if self._stops.found else text + self._stops.end()
+
+
+class StopTexts:
+    """Passes text on up to the first of some stop texts, and holds back what may be the beginning of one.
+
+    Of several the one that is complete first counts, of those complete at once the longest.
+    """
+
+    def __init__(self, stops: Sequence[str]):
+        self._matches = [_Match(stop) for stop in stops]
+        self._held = ""
+        self.found = False
+
+    def push(self, text: str) -> str:
+        """What can be given out now; nothing once a stop text has been found."""
+        if self.found or not text:
+            return ""
+        if not self._matches:
+            return text
+        for place, character in enumerate(text):
+            for match in self._matches:
+                match.push(character)
+            if complete := [match.length for match in self._matches if match.complete]:
+                self.found = True
+                whole, self._held = self._held + text[: place + 1], ""
+                return whole[: len(whole) - max(complete)]
+        return self._release(self._held + text, max(match.length for match in self._matches))
+
+    def end(self) -> str:
+        """What was held back, once no more text comes."""
+        return "" if self.found else self._release(self._held, 0)
+
+    def _release(self, text: str, keep: int) -> str:
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+class _Match:
+    """How many of a stop text's first characters are the last that came (Knuth, Morris and Pratt 1977)."""
+
+    def __init__(self, stop: str):
+        self._stop, self.length = stop, 0
+        self._shorter = [0]
+        """Of each number of characters, the next smaller number that may be the last that came too."""
+        for character in stop[1:]:
+            self._shorter.append(self._after(self._shorter[-1], character))
+
+    @property
+    def complete(self) -> bool:
+        return self.length == len(self._stop)
+
+    def push(self, character: str) -> None:
+        self.length = self._after(self.length, character)
+
+    def _after(self, length: int, character: str) -> int:
+        while length and (length == len(self._stop) or self._stop[length] != character):
+            length = self._shorter[length - 1]
+        return length + 1 if self._stop[length] == character else 0
+
+
+def text_of(pieces: Iterable[Piece]) -> str:
+    """The whole text of some pieces."""
+    return "".join(piece.text for piece in pieces)

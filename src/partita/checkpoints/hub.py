@@ -36,7 +36,6 @@ def fetch(repo: str, weights: bool = True) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
-        HfHubHTTPError,
         HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
@@ -54,7 +53,7 @@ def fetch(repo: str, weights: bool = True) -> Path:
         reason = (
             "no such folder here, and the Hugging Face Hub cannot be reached; give a folder or a .gguf file"
         )
-    except (HfHubHTTPError, OSError) as error:
+    except Exception as error:  # of the disk, or of the library's client of the network, which has its own
         problem = " ".join(str(error).split())
         reason = f"could not be fetched from the Hugging Face Hub ({problem:.200})"
     raise InputError("model", repo, reason)

@@ -72,8 +72,15 @@ class Engine:
         devices: Sequence[Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
         switches: Switches | None = None,
+        chunk: int | None = None,
     ):
-        """Places the weights once, where decode keeps them (or as `storage` says), for both phases."""
+        """Places the weights once, where decode keeps them (or as `storage` says), for both phases.
+
+        chunk: tokens of a prompt that are read in one step, at most; None for all.
+        """
+        if chunk is not None and chunk < 1:
+            raise InputError("chunk", chunk, "1 or more tokens are accepted")
+        self.chunk = chunk
         self.model, self.tokenizer, self.mesh = checkpoint.model, checkpoint.tokenizer, mesh
         self.roles = {"prefill": prefill, "decode": decode}
         self.formats = formats or Formats(weights="f32", activations="f32", kv="f32")

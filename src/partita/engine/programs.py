@@ -7,11 +7,13 @@ batch are whatever it is called with. Knows shapes and shardings, but no checkpo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from partita.engine.local import Local
 from partita.engine.moving import into_slots, ringed, roomy
@@ -20,12 +22,24 @@ from partita.engine.requests import check_model
 from partita.engine.shapes import WHOLE, Cache, Part, Shapes, kept, local_part, plain_part
 from partita.program import transformer
 from partita.program.parameters import scale_name
+from partita.program.sampling import Kind, sample
 from partita.program.switches import Switches
 from partita.sharding.layout import Layout, Storage, product
 from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+
+Gives = Literal["tokens", "logits"]
+
+
+class Draw(NamedTuple):
+    """Next tokens [slots]; of kind "full" also how often each slot has written each token [slots V], and
+    log-probabilities (see `program.sampling.Drawn`)."""
+
+    tokens: Any
+    output: Any
+    logprobs: Any
 
 
 class Programs(Shapes):
@@ -47,29 +61,36 @@ class Programs(Shapes):
         super().__init__(model, mesh, storage, formats, devices)
         self.switches = switches or Switches()
         # one compiled step per layout and shape, for the life of this object
-        self.prefill, self.decode, self.extend = (
-            cache(self._prefill),
-            cache(self._decode),
-            cache(self._extend),
-        )
-        self.switch, self.insert, self.logits = cache(self._switch), cache(self._insert), cache(self._logits)
+        self.prefill, self.extend, self.logits = map(cache, (self._prefill, self._extend, self._logits))
+        self.switch, self.insert = map(cache, (self._switch, self._insert))
+        self.first, self.decode = map(cache, (self._first, self._decode))
+        self.traced = 0
+        """How often a step was traced, and so compiled: once for each layout and shape."""
 
-    def _prefill(self, layout: Layout) -> Callable[..., Any]:
-        """(parameters, tokens [B L], lengths [B]) -> next tokens [B], keys and values of the prompt."""
+    def _prefill(self, layout: Layout, gives: Gives = "tokens") -> Callable[..., Any]:
+        """(parameters, tokens [B L], lengths [B]) -> next tokens [B] (or the logits [B 1 V] that they are drawn
+        from), keys and values of the prompt."""
 
         def step(parameters, tokens, lengths):
             ops = self.ops()
             logits, kv = self._forward(ops, layout, parameters, tokens, _positions(tokens), lengths)
+            if gives == "logits":
+                return logits.value, kv
             return transformer.greedy(ops, logits, self.model.vocabulary).value, kv
 
+        out = self._last_logits(layout) if gives == "logits" else WHOLE
         cache = self.cache_specs(*kept(layout))
-        return self._jit(step, (self.parameter_specs(), WHOLE, WHOLE), (WHOLE, cache))
+        return self._jit(step, (self.parameter_specs(), WHOLE, WHOLE), (out, cache))
 
-    def _extend(self, layout: Layout, ends: bool = True) -> Callable[..., Any]:
-        """(parameters, cache (donated), tokens [B L], held [B], counts [B]) -> next tokens [B], the cache.
+    def _last_logits(self, layout: Layout) -> PartitionSpec:
+        return self.spec(parse(transformer.logits_sharding(layout)))
+
+    def _extend(self, layout: Layout, gives: Gives | None = "tokens") -> Callable[..., Any]:
+        """(parameters, cache (donated), tokens [B L], held [B], counts [B]) -> next tokens [B] or logits, the
+        cache.
 
         A chunk of `counts` new tokens, and padding, behind the `held` ones of each sequence; where no prompt
-        `ends` in it nothing is unembedded, and the cache alone comes back.
+        ends in it, it `gives` None: nothing is unembedded, and the cache alone comes back.
         """
 
         def step(parameters, cache, tokens, held, counts):
@@ -81,13 +102,16 @@ class Programs(Shapes):
             x, new = transformer.blocks(
                 ops, self.model, layout, layers, x, args[1], self._parts(cache, layout), after
             )
-            if not ends:
+            if gives is None:
                 return _plain(new)
             logits = transformer.head(ops, self.model, layout, weights, x, own)
+            if gives == "logits":
+                return logits.value, _plain(new)
             return transformer.greedy(ops, logits, self.model.vocabulary).value, _plain(new)
 
         cache = self.cache_specs(*kept(layout))
-        out = (WHOLE, cache) if ends else cache
+        found = self._last_logits(layout) if gives == "logits" else WHOLE
+        out = cache if gives is None else (found, cache)
         return self._jit(step, (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE), out, donate=(1,))
 
     def _logits(self, layout: Layout) -> Callable[..., Any]:
@@ -97,8 +121,7 @@ class Programs(Shapes):
             logits, _ = self._forward(self.ops(), layout, parameters, tokens, _positions(tokens))
             return logits.value
 
-        out = self.spec(parse(transformer.logits_sharding(layout)))
-        return self._jit(step, (self.parameter_specs(), WHOLE), out)
+        return self._jit(step, (self.parameter_specs(), WHOLE), self._last_logits(layout))
 
     def _switch(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
         """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`.
@@ -156,24 +179,81 @@ class Programs(Shapes):
         t = ops.to(ringed(ops, local_part(part, before), lengths, places), str(after))
         return plain_part(roomy(t, places // product(self.mesh.size, after["S"])))
 
-    def _decode(self, layout: Layout) -> Callable[..., Any]:
+    def _first(self, source: Layout, target: Layout, kind: Kind) -> Callable[..., Any]:
+        """(logits [B 1 V] of prefill, rows [slots], settings, positions [slots], history) -> `Draw` of the
+        tokens [slots] that come first, each slot's from the prompt in its row."""
+        before = parse(transformer.logits_sharding(source))
+        after = transformer.logits_sharding(target)
+
+        def step(logits, rows, settings, positions, history):
+            ops = self.ops()
+            whole = ops.to(Local(logits, before), str(before.split("B", "")))
+            logits = ops.to(replace(whole, value=whole.value[rows]), after)
+            return self._drawn(ops, kind, logits, settings, positions, history)
+
+        specs = (self.spec(before), WHOLE, WHOLE, WHOLE, self.history_specs(target, kind))
+        return self._jit(step, specs, self._draw_specs(target, kind))
+
+    def _decode(self, layout: Layout, kind: Kind = "greedy") -> Callable[..., Any]:
         """(parameters, cache (donated), tokens [B], positions [B]) -> next tokens [B], their positions, the
-        cache.
+        cache; with a `kind` but greedy (..., settings, history) -> `Draw`, positions, cache.
 
         A token at a position below zero is none: nothing is written, and what comes back is of no use.
         """
 
-        def step(parameters, cache, tokens, positions):
+        def step(parameters, cache, tokens, positions, *by):
             ops = self.ops()
+            after = positions + 1
             logits, cache = self._forward(
-                ops, layout, parameters, tokens[:, None], positions[:, None], None, cache, positions + 1
+                ops, layout, parameters, tokens[:, None], positions[:, None], None, cache, after
             )
-            found = transformer.greedy(ops, logits, self.model.vocabulary).value
-            return found, jnp.where(positions < 0, positions, positions + 1), cache
+            if by:
+                found = self._drawn(ops, kind, logits, by[0], after, by[1])
+            else:
+                found = transformer.greedy(ops, logits, self.model.vocabulary).value
+            return found, jnp.where(positions < 0, positions, after), cache
 
         cache = self.cache_specs(*kept(layout))
-        in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE)
-        return self._jit(step, in_specs, (WHOLE, WHOLE, cache), donate=(1,))
+        in_specs, out = (self.parameter_specs(), cache, WHOLE, WHOLE), WHOLE
+        if kind != "greedy":
+            in_specs += (WHOLE, self.history_specs(layout, kind))
+            out = self._draw_specs(layout, kind)
+        return self._jit(step, in_specs, (out, WHOLE, cache), donate=(1,))
+
+    # -- drawing tokens -----------------------------------------------------------------------------------
+
+    def history_specs(self, layout: Layout, kind: Kind) -> PartitionSpec:
+        """How what each slot has written and is biased by is split [slots V]: as logits are."""
+        logits = parse(transformer.logits_sharding(layout))
+        return self.spec(logits.without("L")) if kind == "full" else WHOLE
+
+    def _draw_specs(self, layout: Layout, kind: Kind) -> Draw:
+        if kind != "full":
+            return Draw(WHOLE, None, None)
+        return Draw(WHOLE, self.history_specs(layout, kind), WHOLE)
+
+    def _drawn(self, ops, kind: Kind, logits: Local, settings, positions, history) -> Draw:
+        split = logits.sharding.without("L")
+        drawn = sample(
+            ops,
+            logits,
+            self.model.vocabulary,
+            kind,
+            {name: Local(value, parse("B M" if value.ndim > 1 else "B")) for name, value in settings.items()},
+            Local(positions, parse("B")),
+            {name: Local(value, split) for name, value in history.items()},
+        )
+        return Draw(*(None if t is None else t.value for t in (drawn.tokens, drawn.output, drawn.logprobs)))
+
+    def empty(self, layout: Layout, batch: int, capacity: int, queries: int = 1) -> Cache:
+        """A cache without tokens, as `Shapes.cache` describes it."""
+        shapes = self.cache(layout, batch, capacity, queries)
+        shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
+
+        def zeros() -> Cache:
+            return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+
+        return jax.jit(zeros, out_shardings=shardings)()
 
     # -- the program on a device's arrays -----------------------------------------------------------------
 
@@ -229,9 +309,13 @@ class Programs(Shapes):
         return [(local_part(pair[0], keys), local_part(pair[1], values)) for pair in cache]
 
     def _jit(self, step: Callable[..., Any], in_specs, out_specs, donate: tuple[int, ...] = ()):
+        def counted(*args):
+            self.traced += 1
+            return step(*args)
+
         # check_vma cannot know that a gathered value is the same everywhere; tests compare the replicas
         mapped = jax.shard_map(
-            step, mesh=self.device_mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+            counted, mesh=self.device_mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
         return jax.jit(mapped, donate_argnums=donate)
 

@@ -1,0 +1,105 @@
+"""Requests continued together: prompts read in one go, then a token a step for every sample until all end.
+
+Every prompt is read once, however many samples are drawn of it. Knows no HTTP and no order of requests: all
+begin at once, and what has ended leaves its slot empty.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from partita.engine.settings import Sample
+from partita.engine.slots import Place, Tokens
+from partita.engine.stopping import Ending, Likely, Numbers, Piece
+from partita.program.sampling import ALTERNATIVES
+from partita.specs.sampling import Sampling
+
+if TYPE_CHECKING:
+    from partita.engine.engine import Engine
+
+
+@dataclass(frozen=True)
+class Written:
+    """A piece of one sample of one request, both counted from 0."""
+
+    request: int
+    sample: int
+    piece: Piece
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One continuation, whole."""
+
+    text: str
+    tokens: list[int]
+    finish: str
+    likely: list[Likely]
+    """Of each token, where log-probabilities were asked for."""
+
+
+def run(engine: Engine, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling]) -> Iterator[Written]:
+    """The pieces of every sample of every request as they are drawn, each prompt with its request's settings.
+
+    Raises InputError before anything is run for a prompt or setting that the model does not take.
+    """
+    samples = [(number, copy) for number, request in enumerate(requests) for copy in range(request.n)]
+    seeds = [secrets.randbits(63) if request.seed is None else request.seed for request in requests]
+    slots, read = engine.read(prompts, requests, len(samples))
+    endings = [_ending(engine, requests[number]) for number, _ in samples]
+    places = [
+        Place(number, slot, Sample(requests[number], seeds[number], copy))
+        for slot, (number, copy) in enumerate(samples)
+    ]
+    found, going = slots.insert(read, places), list(range(len(samples)))
+    del read
+    while True:
+        for slot in list(going):
+            number, copy = samples[slot]
+            likely = _likely(found, slot, requests[number].logprobs)
+            yield Written(number, copy, endings[slot].push(int(found.tokens[slot]), likely))
+            if endings[slot].finish is not None:
+                going.remove(slot)
+                slots.free(slot)
+        if not going:
+            return
+        found = slots.step()
+
+
+def completions(pieces: Iterator[Written], requests: Sequence[Sampling]) -> list[list[Completion]]:
+    """All samples of every request, once they have ended."""
+    kept: dict[tuple[int, int], list[Piece]] = {}
+    for one in pieces:
+        kept.setdefault((one.request, one.sample), []).append(one.piece)
+    return [
+        [_completion(kept[number, copy]) for copy in range(request.n)]
+        for number, request in enumerate(requests)
+    ]
+
+
+def _completion(pieces: list[Piece]) -> Completion:
+    return Completion(
+        text="".join(piece.text for piece in pieces),
+        tokens=[piece.token for piece in pieces if piece.token is not None],
+        finish=pieces[-1].finish or "length",
+        likely=[piece.likely for piece in pieces if piece.likely is not None],
+    )
+
+
+def _ending(engine: Engine, request: Sampling) -> Ending:
+    tokenizer = engine.tokenizer
+    if tokenizer is None:
+        return Ending(request, Numbers())
+    return Ending(request, tokenizer.stream(), tokenizer.eos_ids)
+
+
+def _likely(found: Tokens, slot: int, asked: int | None) -> Likely | None:
+    if asked is None or found.logprobs is None:
+        return None
+    numbers = found.logprobs[slot]
+    values, tokens = numbers[1 : 1 + asked], numbers[1 + ALTERNATIVES : 1 + ALTERNATIVES + asked]
+    pairs = [(int(token), float(value)) for token, value in zip(tokens, values, strict=True) if token >= 0]
+    return Likely(float(numbers[0]), tuple(pairs))

@@ -1,0 +1,236 @@
+"""Slots: a decode cache of a fixed number of sequences, and the steps that a scheduler drives it by.
+
+Prompts are read on their own, whole or in chunks, in the prefill layout; what they leave is put into slots, any
+number of samples of each; a decode step draws a token for every slot; a slot that is freed can be filled
+again. Shapes are fixed, so that nothing is compiled anew. Knows no texts, no stop rules, no order of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from partita.engine.programs import Draw, Programs
+from partita.engine.settings import IDLE, Sample, arrays, biases, written
+from partita.engine.shapes import WHOLE
+from partita.errors import InputError
+from partita.program.sampling import KINDS, Kind, needs
+from partita.sharding.layout import Layout
+
+_NOBODY = -1
+"""The position of a slot without a sequence."""
+
+
+@dataclass
+class Prompts:
+    """Prompts on their way through prefill, side by side: rows of one cache in the prefill layout."""
+
+    ids: list[Sequence[int]]
+    layout: Layout
+    width: int  # tokens of each that are read in one step
+    lengths: np.ndarray  # int32 [rows]; rows beyond the prompts are padding, of one token
+    cache: Any = None
+    logits: Any = None  # [rows 1 V] of the last token of each prompt that has been read to its end
+    read: int = 0  # tokens of each prompt, or all that it has
+
+    @property
+    def done(self) -> bool:
+        return self.read >= int(self.lengths.max())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a sample goes: the row of its prompt and its slot; and what it is drawn by."""
+
+    row: int
+    slot: int
+    sample: Sample
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The next token of every slot [slots], and of kind "full" log-probabilities [slots M] (see
+    `program.sampling.Drawn`). Those of free slots mean nothing."""
+
+    tokens: np.ndarray
+    logprobs: np.ndarray | None = None
+
+
+class Slots:
+    """`count` slots for up to `capacity` tokens each, prompt and output together, decoded in one layout.
+
+    For every prompt: `begin`, `advance` until that says it is done, `insert`; then `step` after `step`, and
+    `free` where one has ended. `count` and `capacity` must be such as the layouts split evenly.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        parameters: Mapping[str, jax.Array],
+        layout: Layout,
+        count: int,
+        capacity: int,
+    ):
+        self.programs, self.parameters, self.layout = programs, parameters, layout
+        self.count, self.capacity = count, capacity
+        self.samples: list[Sample | None] = [None] * count  # what each slot is drawn by; None of a free one
+        self._cache: Any = None
+        self._tokens = self._whole(np.zeros(count, np.int32))
+        self._positions = np.full(count, _NOBODY, np.int32)  # where each slot's last token stands
+        size = (count, programs.padded["V"])
+        self._history = {
+            "prompt": np.zeros(size, np.int32),
+            "output": np.zeros(size, np.int32),
+            "bias": np.zeros(size, np.float32),
+        }
+        self._sent: _Sent | None = None
+
+    # -- prompts ------------------------------------------------------------------------------------------
+
+    def begin(self, ids: Sequence[Sequence[int]], layout: Layout, rows: int, width: int) -> Prompts:
+        """Prompts to be read in a prefill layout, `width` tokens a step, padded to `rows` of them."""
+        lengths = np.ones(rows, np.int32)
+        lengths[: len(ids)] = [len(each) for each in ids]
+        return Prompts(list(ids), layout, width, lengths)
+
+    def advance(self, prompts: Prompts) -> bool:
+        """Reads the next tokens of every prompt; whether all have been read to their end.
+
+        Prompts of one step attend to themselves, without a cache.
+        """
+        first, width = prompts.read, prompts.width
+        tokens = np.zeros((len(prompts.lengths), width), np.int32)
+        for row, each in enumerate(prompts.ids):
+            part = each[first : first + width]
+            tokens[row, : len(part)] = part
+        prompts.read += width
+        if prompts.done and not first:
+            run = self.programs.prefill(prompts.layout, "logits")
+            prompts.logits, prompts.cache = run(self.parameters, tokens, prompts.lengths)
+            return True
+        if prompts.cache is None:
+            rows = len(prompts.lengths)
+            prompts.cache = self.programs.empty(prompts.layout, rows, self.capacity, width)
+        held = np.minimum(first, prompts.lengths)
+        counts = np.minimum(prompts.lengths - held, width)
+        ending = (counts > 0) & (held + counts == prompts.lengths)
+        run = self.programs.extend(prompts.layout, "logits" if ending.any() else None)
+        found = run(self.parameters, prompts.cache, tokens, held, counts)
+        if ending.any():
+            found, prompts.cache = found
+            if prompts.logits is not None:
+                found = jnp.where(self._whole(ending)[:, None, None], found, prompts.logits)
+            prompts.logits = found
+        else:
+            prompts.cache = found
+        return prompts.done
+
+    def insert(self, prompts: Prompts, places: Sequence[Place]) -> Tokens:
+        """Puts prompts that have been read into free slots, and draws the first token of each of these slots.
+
+        Raises InputError (field "context") where prompt and output do not fit into a slot.
+        """
+        rows, slots, source = (np.full(self.count, n, np.int32) for n in (0, _NOBODY, 0))
+        for number, place in enumerate(places):
+            rows[number], slots[number], source[place.slot] = place.row, place.slot, place.row
+            self._take(place, prompts.ids[place.row])
+        straight = [(place.row, place.slot) for place in places] == [(i, i) for i in range(len(prompts.ids))]
+        if straight and self._cache is None and len(prompts.lengths) == self.count:
+            run = self.programs.switch(prompts.layout, self.layout, self.capacity)
+            self._cache = run(prompts.cache, prompts.lengths)
+        else:
+            if self._cache is None:
+                self._cache = self.programs.empty(self.layout, self.count, self.capacity)
+            run = self.programs.insert(prompts.layout, self.layout, self.capacity)
+            self._cache = run(self._cache, prompts.cache, prompts.lengths, rows, slots)
+        self._sent = None
+        sent = self._send()
+        draw = self.programs.first(prompts.layout, self.layout, sent.kind)(
+            prompts.logits, source, sent.settings, sent.positions, sent.history
+        )
+        new = np.isin(np.arange(self.count), slots)
+        self._tokens = jnp.where(self._whole(new), draw.tokens, self._tokens)
+        found = self._fetched(draw, new)
+        self._sent = None  # it has counted tokens for slots that were not asked
+        return found
+
+    def _take(self, place: Place, ids: Sequence[int]) -> None:
+        request, slot = place.sample.request, place.slot
+        if len(ids) + request.max_tokens - 1 > self.capacity:
+            tokens = len(ids) + request.max_tokens
+            raise InputError("context", tokens, f"a slot takes up to {self.capacity + 1} tokens")
+        self.samples[slot], self._positions[slot] = place.sample, len(ids)
+        if needs(request) == "full":
+            vocabulary = self.programs.padded["V"]
+            self._history["prompt"][slot] = written(ids, vocabulary)
+            self._history["output"][slot] = 0
+            self._history["bias"][slot] = biases(request, vocabulary)
+
+    # -- decoding -----------------------------------------------------------------------------------------
+
+    def step(self) -> Tokens:
+        """The next token of every slot."""
+        sent = self._send()
+        run = self.programs.decode(self.layout, sent.kind)
+        args = (self.parameters, self._cache, self._tokens, sent.positions)
+        if sent.kind == "greedy":
+            tokens, sent.positions, self._cache = run(*args)
+            draw = Draw(tokens, None, None)
+        else:
+            draw, sent.positions, self._cache = run(*args, sent.settings, sent.history)
+        if draw.output is not None:
+            sent.history["output"] = draw.output
+        self._tokens = draw.tokens
+        busy = self._positions != _NOBODY
+        self._positions += busy
+        return self._fetched(draw, busy)
+
+    def free(self, slot: int) -> None:
+        """Ends what is in a slot; it can be filled again."""
+        self.samples[slot], self._positions[slot] = None, _NOBODY
+        for known in self._history.values():
+            known[slot] = 0
+        self._sent = None
+
+    def _fetched(self, draw: Draw, new: np.ndarray) -> Tokens:
+        """A draw on the host: all that is fetched in a step. Tokens of `new` slots are counted as written."""
+        tokens, logprobs = jax.device_get((draw.tokens, draw.logprobs))
+        for slot in np.flatnonzero(new):
+            sample = self.samples[slot]
+            if sample is not None and needs(sample.request) == "full":
+                self._history["output"][slot, tokens[slot]] += 1
+        return Tokens(tokens, logprobs)
+
+    # -- what the steps are told --------------------------------------------------------------------------
+
+    def _send(self) -> _Sent:
+        """What the devices know of the slots; sent anew where a slot was filled or freed."""
+        if self._sent is None:
+            samples = [sample or IDLE for sample in self.samples]
+            kind = max((needs(sample.request) for sample in samples), key=KINDS.index)
+            history = {}
+            if kind == "full":
+                place = self.programs.named(self.programs.history_specs(self.layout, kind))
+                history = {name: jax.device_put(known, place) for name, known in self._history.items()}
+            settings = {name: self._whole(setting) for name, setting in arrays(samples).items()}
+            self._sent = _Sent(kind, settings, history, self._whole(self._positions))
+        return self._sent
+
+    def _whole(self, array: np.ndarray) -> jax.Array:
+        """On every device."""
+        return jax.device_put(array, self.programs.named(WHOLE))
+
+
+@dataclass
+class _Sent:
+    """What the devices have been told of the slots."""
+
+    kind: Kind
+    settings: dict[str, jax.Array]
+    history: dict[str, Any]
+    positions: jax.Array

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from partita.cost import looped
 from partita.cost.ledger import Ledger, Loop, Number
 from partita.cost.sized import Sized
@@ -31,7 +33,7 @@ class LoopedCosts:
         self, y: Sized, gathered: str, products: Sequence[Product[Sized]]
     ) -> tuple[Sized, list[Sized]]:
         step = gather_step(y.sharding, gathered, [p.text for p in products])
-        if step is None or self._way("gather", products[0].scope) == "none":
+        if step is None or not self._loops(step, "gather", products[0].scope):
             with self.scope("gather"):
                 y = self.to(y, gathered)
             return y, [self._product(y, p, p.to) for p in products]
@@ -51,12 +53,16 @@ class LoopedCosts:
         """The product of the einsum noted last, past the reduce-scatter on its way that is looped with it, if
         one is."""
         step = scatter_step(out.sharding, to)
-        if step is None or self._way("scatter") == "none":
+        if step is None or not self._loops(step, "scatter"):
             return out
         return self._looped(out, step, "scatter", [(a, b, out)])
 
     def _way(self, kind: str, scope: str = "") -> str:
         return self.switches.way(name_of([*self._scope, *([scope] if scope else [])]), kind)
+
+    def _loops(self, step: Step, kind: str, scope: str = "") -> bool:
+        """Whether it is on, and of any of the candidates a ring of more than one chip."""
+        return self._way(kind, scope) != "none" and bool(np.any(self.shards(step.axes) > 1))
 
     def _product(self, y: Sized, p: Product[Sized], to: str | None = None) -> Sized:
         with self.scope(p.scope):

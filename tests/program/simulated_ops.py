@@ -6,7 +6,7 @@ cache that already holds the rows of the new tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from tests.sharding.simulated_mesh import Held, SimulatedMesh
 
+from partita.program.ops import Product, Seen
+from partita.program.switches import Switches
 from partita.sharding import Sharding, parse
 from partita.sharding.reshard import reshard
 from partita.sharding.spec import contract
@@ -38,7 +40,7 @@ class SimulatedOps:
     """`program.ops.Ops` over `Spread`; float64 throughout."""
 
     def __init__(self, mesh: SimulatedMesh, d_model: int):
-        self.mesh, self.d_model = mesh, d_model
+        self.mesh, self.d_model, self.switches = mesh, d_model, Switches()
 
     def place(self, whole: np.ndarray, sharding: str) -> Spread:
         """Every device's part of a tensor."""
@@ -54,9 +56,27 @@ class SimulatedOps:
         return t
 
     def einsum(
-        self, text: str, a: Spread, b: Spread, *, causal: bool = False, precise: bool = False
+        self,
+        text: str,
+        a: Spread,
+        b: Spread,
+        *,
+        bias: Spread | None = None,
+        plus: Spread | None = None,
+        to: str | None = None,
+        causal: bool = False,
+        precise: bool = False,
     ) -> Spread:
-        return a.meet(b, lambda x, y: np.einsum(text, x, y), contract(text, a.sharding, b.sharding))
+        assert bias is None  # no model here has one
+        out = a.meet(b, lambda x, y: np.einsum(text, x, y), contract(text, a.sharding, b.sharding))
+        out = out if plus is None else self.add(out, plus)
+        return out if to is None else self.to(out, to)
+
+    def project(
+        self, y: Spread, gathered: str, products: Sequence[Product[Spread]]
+    ) -> tuple[Spread, list[Spread]]:
+        y = self.to(y, gathered)
+        return y, [self.einsum(p.text, y, p.weight, bias=p.bias, to=p.to) for p in products]
 
     def add(self, a: Spread, b: Spread) -> Spread:
         assert a.sharding == b.sharding
@@ -85,10 +105,10 @@ class SimulatedOps:
     def gate(self, h: Spread, feed_forward: str) -> Spread:
         return h.map(lambda v: v[:, :, 0] / (1 + np.exp(-v[:, :, 0])) * v[:, :, 1], h.sharding.without("M"))
 
-    def rotate(self, x: Spread, positions: Spread, base: float) -> Spread:
+    def rotate(self, x: Spread, positions: Spread, model: Model, local: bool) -> Spread:
         def turned(v: np.ndarray, p: np.ndarray) -> np.ndarray:
             half = v.shape[-1] // 2
-            angles = p[..., None] * base ** (-np.arange(half) / half)
+            angles = p[..., None] * model.rotary_base ** (-np.arange(half) / half)
             angles = angles.reshape(*p.shape, *[1] * (v.ndim - 3), half)
             first, second = v[..., :half], v[..., half:]
             cos, sin = np.cos(angles), np.sin(angles)
@@ -96,44 +116,46 @@ class SimulatedOps:
 
         return x.meet(positions, turned, x.sharding)
 
-    def shard_sums(self, scores: Spread, positions: Spread, scale: float) -> Spread:
+    def shard_sums(self, scores: Spread, seen: Seen[Spread]) -> Spread:
         sharding = Sharding(scores.sharding.dims + "M", (*scores.sharding.axes, ""))
 
         def sums(v: np.ndarray) -> np.ndarray:
-            largest = (v * scale).max(-1, keepdims=True)
-            return np.stack([largest, np.exp(v * scale - largest).sum(-1, keepdims=True)], axis=-1)
+            largest = (v * seen.scale).max(-1, keepdims=True)
+            return np.stack([largest, np.exp(v * seen.scale - largest).sum(-1, keepdims=True)], axis=-1)
 
         return scores.map(sums, sharding)
 
-    def softmax(self, scores: Spread, positions: Spread, scale: float, sums: Spread | None = None) -> Spread:
+    def softmax(self, scores: Spread, seen: Seen[Spread], sums: Spread | None = None) -> Spread:
+        assert scores.sharding.dims == "BLKGS"
         if sums is not None:  # of the last position alone, which sees all the others wherever they lie
 
             def share(v: np.ndarray, s: np.ndarray) -> np.ndarray:
                 largest = s[..., 0].max(-1, keepdims=True)
-                return np.exp(v * scale - largest) / (s[..., 1] * np.exp(s[..., 0] - largest)).sum(
+                return np.exp(v * seen.scale - largest) / (s[..., 1] * np.exp(s[..., 0] - largest)).sum(
                     -1, keepdims=True
                 )
 
             return scores.meet(sums, share, scores.sharding)
 
         def shares(v: np.ndarray, p: np.ndarray) -> np.ndarray:
-            seen = np.arange(v.shape[-1]) <= p[:, :, None, None, None]
-            weights = np.exp(np.where(seen, v * scale, -np.inf))
+            past = np.arange(v.shape[-1]) <= p[:, :, None, None, None]
+            weights = np.exp(np.where(past, v * seen.scale, -np.inf))
             return weights / weights.sum(-1, keepdims=True)
 
-        return scores.meet(positions, shares, scores.sharding)
+        return scores.meet(seen.positions, shares, scores.sharding)
 
-    def as_cache(self, kv: Spread) -> Spread:
-        return replace(kv, sharding=kv.sharding.rename("L", "S"))
+    def as_cache(self, new: Spread, dims: str) -> Spread:
+        assert dims == "BSR"
+        return replace(new, sharding=new.sharding.rename("L", "S"))
 
-    def write(self, cache: Spread, kv: Spread, positions: Spread) -> Spread:
+    def write(self, cache: Spread, new: Spread, positions: Spread, lengths: Spread) -> Spread:
         return cache
 
     def _not_simulated(self, *_: object, **__: object) -> Any:
-        """Operations outside a block, and of attention with separate keys and values."""
+        """Operations outside a block, of attention with separate keys and values, and of some families."""
         raise NotImplementedError
 
-    lookup = last = best = pick = take = layers = rotate_keys = _not_simulated
+    lookup = last = best = pick = take = layers = normalise_heads = shift = scaled = softcap = _not_simulated
 
 
 class SimulatedLatentOps(SimulatedOps):

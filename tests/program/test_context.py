@@ -65,10 +65,13 @@ def test_chips_exchange_two_numbers_a_query_and_then_their_parts():
     assert (set(exchange.axes), exchange.messages) == (set("xyz"), 1)
     assert exchange.sent_bytes == (CHIPS - 1) * 4 * HEADS * 2 * 4
     mixed = 4 * HEADS * D * 4  # a partial sum in float32, whole on every chip
-    (scattered,) = entries(step, "o", "reduce-scatter")
+    scattered, joined = entries(step, "o", "reduce-scatter")
+    assert scattered.before[0].dims == "BLKGD"
     assert (set(scattered.axes), scattered.sent_bytes) == (set("yz"), mixed * 7 / 8)
     (reduced,) = entries(step, "o", "all-reduce")
     assert (reduced.axes, reduced.sent_bytes) == ("x", 2 * mixed / 8 / 2)
+    out = 4 * 64 * 4 / 2  # what that adds to the residual, each chip's sum over its heads, E over x
+    assert (set(joined.axes), joined.sent_bytes) == (set("yz"), out * 7 / 8)
 
 
 def test_nothing_is_exchanged_where_no_context_is_split():
@@ -108,5 +111,7 @@ def test_a_cache_is_traded_from_positions_to_sequences():
     prefill, decode = layouts("ws2d/context", "ws2d/batch", batch=16)
     ledger = price_switch(MODEL, prefill, decode, MESH.size, FORMATS, batch=16, tokens=50)
     held = LAYERS * 2 * 16 * 64 * D * 2 / CHIPS  # 50 tokens, padded to four for each chip
-    assert [entry.kind for entry in ledger.entries if entry.messages] == ["all-to-all"]
+    moves = [entry for entry in ledger.entries if entry.messages]
+    assert [entry.kind for entry in moves] == ["all-to-all"] * 2  # keys, then values
+    assert {entry.repeat for entry in moves} == {LAYERS}
     assert ledger.total("sent_bytes") == held * (CHIPS - 1) / CHIPS

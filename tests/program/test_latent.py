@@ -67,11 +67,12 @@ def reference(model: Model, w: Mapping[str, np.ndarray], x: np.ndarray) -> tuple
         compressed = normalise(model, y @ w["q_down"], w["q_down_norm"])
     down = y @ w["kv_down"]
     c = normalise(model, down[:, : latent.kv_rank], w["kv_down_norm"])
-    rope_key = rotate(down[:, latent.kv_rank :], model.rotary_base)
+    turns = [model.rotary_base ** (-2 * i / latent.rope_dim) for i in range(latent.rope_dim // 2)]
+    rope_key = rotate(down[:, latent.kv_rank :], turns)
     z = np.zeros_like(x)
     for head in range(model.heads):
         query = compressed @ w["q_up" if latent.query_rank else "q"][:, head, 0]
-        rope_query = rotate(compressed @ w["q_rope"][:, head, 0], model.rotary_base)
+        rope_query = rotate(compressed @ w["q_rope"][:, head, 0], turns)
         key, value = c @ w["k_up"][head, 0].T, c @ w["v_up"][:, head, 0]
         scores = (query @ key.T + rope_query @ rope_key.T) / np.sqrt(model.head_dim)
         weights = np.tril(np.exp(scores))
@@ -105,12 +106,13 @@ def test_every_layout_computes_the_equations(model: Model, text: str, phase: str
         for name, sharding in storage.weights(model).items()
         if name in shapes
     }
-    cache = None
+    cache = lengths = None
     if phase == "decode":
         x, expected, positions = x[:, -1:], expected[:, -1:], positions[:, -1:]
-        cache = ops.place(rows, layout.latent_cache)
+        cache, lengths = ops.place(rows, layout.latent_cache), ops.place(np.full(BATCH, TOKENS), "B")
+    at = ops.place(positions, "B L")
     got, kept = transformer.block(
-        ops, model, layout, weights, ops.place(x, layout.residual), ops.place(positions, "B L"), cache
+        ops, model, layout, weights, ops.place(x, layout.residual), at, cache, lengths, local=False
     )
     for device, value in ops.place(expected, layout.residual).held.items():
         np.testing.assert_allclose(got.held[device], value, atol=1e-9)
@@ -129,4 +131,4 @@ def test_an_interpreter_without_latent_attention_says_so():
         ops.place(np.zeros((1, 1)), "B L"),
     )
     with pytest.raises(ValueError, match="SimulatedOps does not run latent attention"):
-        transformer.block(ops, model, layout, {}, x, positions, None)
+        transformer.block(ops, model, layout, {}, x, positions, None, None, local=False)

@@ -9,7 +9,8 @@ def test_models_say_which_of_them_are_only_planned_for(partita: Partita):
     found = {model["name"]: model for model in partita("models", "--json").json}
     assert tuple(found) == model_names()
     assert found["llama-3-70b"]["beyond_engine"] == []
-    assert found["qwen3-8b"]["beyond_engine"] == ["query and key norms"]
+    assert found["gemma-3-27b"]["beyond_engine"] == []
+    assert found["minicpm3-4b"]["beyond_engine"] == ["latent attention", "longrope rotary scaling"]
     gemma = found["gemma-3-27b"]
     assert (gemma["local_layers"], gemma["window"], gemma["global_period"]) == (52, 1024, 6)
     assert found["minicpm3-4b"]["kv_elements_per_token"] == 62 * (256 + 32)
@@ -20,7 +21,7 @@ def test_models_say_which_of_them_are_only_planned_for(partita: Partita):
 
 def test_the_table_of_models_has_a_line_for_each(partita: Partita):
     lines = partita("models").out.splitlines()
-    for name, runs in (("llama-3-70b", "yes"), ("gpt-3-175b", "no"), ("falcon-7b", "no")):
+    for name, runs in (("llama-3-70b", "yes"), ("gpt-3-175b", "yes"), ("minicpm3-4b", "no")):
         (line,) = [line for line in lines if line.split()[:1] == [name]]
         assert line.split()[-1] == runs
 

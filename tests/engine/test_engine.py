@@ -21,6 +21,7 @@ from partita.measure.verify import verify
 from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.rotary import OtherScaling
 
 CUBE = Mesh.of((2, 2, 2))
 MODEL = tiny_model(tied=False)
@@ -231,9 +232,8 @@ def test_lengths_that_the_model_does_not_take():
 @pytest.mark.parametrize(
     ("changes", "feature"),
     [
-        ({"window": 8}, "sliding window"),
-        ({"feed_forward": "geglu"}, "geglu feed-forward"),
-        ({"qk_norm": True}, "query and key norms"),
+        ({"positions": "alibi"}, "ALiBi positions"),
+        ({"rotary_scaling": OtherScaling(name="longrope")}, "longrope rotary scaling"),
     ],
     ids=str,
 )

@@ -41,10 +41,6 @@ MISTRAL_7B: dict[str, Any] = {
     "sliding_window": None,
     "vocab_size": 32768,
 }
-LLAMA3: dict[str, Any] = {
-    **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
-    "original_max_position_embeddings": 8192,
-}
 NEEDED = (
     "model_type",
     "hidden_size",
@@ -170,30 +166,31 @@ def test_what_would_change_the_result_is_refused_by_name(field: str, value: Any)
 
 
 @pytest.mark.parametrize(
-    ("changes", "features"),
+    ("changes", "fields"),
     [
-        ({"attention_bias": True}, ("query, key and value biases", "output bias")),
-        ({"mlp_bias": True}, ("feed-forward biases",)),
-        ({"hidden_act": "gelu_pytorch_tanh"}, ("geglu feed-forward",)),
-        ({"rope_scaling": LLAMA3}, ("rotary scaling",)),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ("rotary scaling",)),
-        ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "yarn", "factor": 4.0}}, ("rotary scaling",)),
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ("rotary scaling",)),
-        ({"rope_interleaved": True}, ("interleaved rotary positions",)),
-        ({"partial_rotary_factor": 0.5}, ("partial rotary positions",)),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, ("partial rotary positions",)),
+        ({"attention_bias": True}, {"qkv_bias": True, "output_bias": True}),
+        ({"mlp_bias": True}, {"ffn_bias": True}),
+        ({"hidden_act": "gelu_pytorch_tanh"}, {"feed_forward": "geglu"}),
+        ({"rope_interleaved": True}, {"rotary_pairs": "interleaved"}),
+        ({"partial_rotary_factor": 0.5}, {"rotary_fraction": 0.5}),
+        (
+            {"rope_parameters": {"rope_theta": 1e5, "partial_rotary_factor": 0.5}},
+            {"rotary_fraction": 0.5, "rotary_base": 1e5},
+        ),
     ],
 )
-def test_what_only_planning_reads_is_read_and_named(changes: dict[str, Any], features: tuple[str, ...]):
-    assert model_from_config(SMOLLM2).beyond_engine == ()
-    assert model_from_config(SMOLLM2 | changes).beyond_engine == features
+def test_features_of_the_llama_form_are_read(changes: dict[str, Any], fields: dict[str, Any]):
+    plain, model = model_from_config(SMOLLM2), model_from_config(SMOLLM2 | changes)
+    assert model == plain.model_copy(update=fields)
+    assert model != plain
+    assert model.beyond_engine == ()
 
 
 def test_a_mistral_window_is_read_also_where_it_is_only_the_default():
     absent = {field: value for field, value in MISTRAL_7B.items() if field != "sliding_window"}
     for config in (absent, MISTRAL_7B | {"sliding_window": 4096}):
         model = model_from_config(config)
-        assert (model.window, model.global_layers, model.beyond_engine) == (4096, 0, ("sliding window",))
+        assert (model.window, model.global_layers) == (4096, 0)
 
 
 @pytest.mark.parametrize(

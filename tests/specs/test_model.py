@@ -117,29 +117,32 @@ def test_choices_that_do_not_fit_together_are_refused(changes: dict[str, Any], m
 
 
 @pytest.mark.parametrize(
-    ("changes", "name"),
+    ("changes", "names"),
     [
-        ({"kv_heads": 8, "latent": LATENT}, "latent attention"),
-        ({"window": 63}, "sliding window"),
-        ({"window": 64, "max_context": None}, "sliding window"),
-        ({"qkv_bias": True}, "query, key and value biases"),
-        ({"qk_norm": True}, "query and key norms"),
-        ({"post_norms": True}, "post-norms"),
-        ({"feed_forward": "geglu"}, "geglu feed-forward"),
-        ({"positions": "learned"}, "learned positions"),
-        ({"rotary_fraction": 0.25}, "partial rotary positions"),
-        ({"rotary_scaling": LINEAR}, "rotary scaling"),
-        ({"attention_softcap": 50.0}, "attention softcap"),
-        ({"embedding_scale": 8.0}, "embedding scale"),
+        ({"kv_heads": 8, "latent": LATENT}, ("latent attention",)),
+        ({"positions": "alibi"}, ("ALiBi positions",)),
+        ({"rotary_scaling": "longrope"}, ("longrope rotary scaling",)),
+        (
+            {"kv_heads": 8, "latent": LATENT, "rotary_scaling": "su"},
+            ("latent attention", "su rotary scaling"),
+        ),
     ],
 )
-def test_what_the_engine_lacks_is_named(changes: dict[str, Any], name: str):
-    assert _model(**changes).beyond_engine == (name,)
+def test_what_the_engine_lacks_is_named(changes: dict[str, Any], names: tuple[str, ...]):
+    assert _model(**changes).beyond_engine == names
 
 
-def test_the_engine_runs_a_plain_model_and_a_window_that_hides_nothing():
-    assert _model().beyond_engine == ()
-    assert _model(window=64).beyond_engine == ()
-    assert (
-        _model(block="parallel", norm="layernorm", feed_forward="gelu", positions="none").beyond_engine == ()
-    )
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"window": 8, "global_period": 6, "local_rotary_base": 100.0, "rotary_scaling": YARN},
+        {"rotary_fraction": 0.5, "rotary_pairs": "interleaved", "qk_norm": True, "post_norms": True},
+        {"qkv_bias": True, "output_bias": True, "ffn_bias": True, "positions": "learned"},
+        {"block": "parallel", "separate_norms": True, "norm": "layernorm", "feed_forward": "exact_gelu"},
+        {"attention_softcap": 50.0, "logit_softcap": 30.0, "attention_scale": 0.1, "feed_forward": "geglu"},
+        {"embedding_scale": 8.0, "residual_scale": 0.5, "logit_scale": 0.1, "positions": "none"},
+    ],
+)
+def test_the_engine_runs_the_rest(changes: dict[str, Any]):
+    assert _model(**changes).beyond_engine == ()

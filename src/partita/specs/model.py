@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from partita.specs.latent import Latent
-from partita.specs.rotary import RotaryScaling, YarnScaling
+from partita.specs.rotary import OtherScaling, RotaryScaling, YarnScaling
 
 Count = Annotated[int, Field(ge=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -207,31 +207,7 @@ class Model(BaseModel):
     @property
     def beyond_engine(self) -> tuple[str, ...]:
         """The features, by name, that the engine does not run yet; empty where it runs the model."""
-        reaches_all = self.window is None or (
-            self.max_context is not None and self.window >= self.max_context
-        )
-        features = {
-            "latent attention": self.latent is not None,
-            "sliding window": not reaches_all,
-            "query, key and value biases": self.qkv_bias,
-            "output bias": self.output_bias,
-            "feed-forward biases": self.ffn_bias,
-            "query and key norms": self.qk_norm,
-            "post-norms": self.post_norms,
-            "separate norms of a parallel block": self.separate_norms,
-            "geglu feed-forward": self.feed_forward == "geglu",
-            "exact GELU": self.feed_forward == "exact_gelu",
-            "learned positions": self.positions == "learned",
-            "ALiBi positions": self.positions == "alibi",
-            "partial rotary positions": self.positions == "rotary" and self.rotary_fraction < 1,
-            "interleaved rotary positions": self.rotary_pairs == "interleaved",
-            "rotary scaling": self.rotary_scaling is not None,
-            "a rotary base of local layers": self.local_rotary_base is not None,
-            "attention softcap": self.attention_softcap is not None,
-            "logit softcap": self.logit_softcap is not None,
-            "attention scale": self.attention_scale is not None,
-            "embedding scale": self.embedding_scale is not None,
-            "residual scale": self.residual_scale is not None,
-            "logit scale": self.logit_scale is not None,
-        }
+        features = {"latent attention": self.latent is not None, "ALiBi positions": self.positions == "alibi"}
+        if isinstance(self.rotary_scaling, OtherScaling):
+            features[f"{self.rotary_scaling.name} rotary scaling"] = True
         return tuple(name for name, present in features.items() if present)

@@ -6,6 +6,7 @@ A time does not depend on the values, so no checkpoint is needed. Knows nothing 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -62,8 +63,12 @@ class Steps:
 
 def filled(target: jax.ShapeDtypeStruct) -> jax.Array:
     """An array of a shape, dtype and sharding, full of one small number."""
-    fill = jax.jit(lambda: jnp.full(target.shape, _VALUE, target.dtype), out_shardings=target.sharding)
-    return fill()
+    return _filling(target.shape, target.dtype, target.sharding)()
+
+
+@cache
+def _filling(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Callable[[], jax.Array]:
+    return jax.jit(lambda: jnp.full(shape, _VALUE, dtype), out_shardings=sharding)
 
 
 def _compiled(step: Any, *args: Any) -> Callable[..., Any]:

@@ -68,8 +68,10 @@ class Programs(Shapes):
         """How often a step was traced, and so compiled: once for each layout and shape."""
 
     def _prefill(self, layout: Layout, gives: Gives = "tokens") -> Callable[..., Any]:
-        """(parameters, tokens [B L], lengths [B]) -> next tokens [B] (or the logits [B 1 V] that they are drawn
-        from), keys and values of the prompt."""
+        """(parameters, tokens [B L], lengths [B]) -> next tokens [B], keys and values of the prompt.
+
+        Instead of tokens it may give the logits [B 1 V] that they are drawn from.
+        """
 
         def step(parameters, tokens, lengths):
             ops = self.ops()

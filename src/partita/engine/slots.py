@@ -1,8 +1,8 @@
 """Slots: a decode cache of a fixed number of sequences, and the steps that a scheduler drives it by.
 
-Prompts are read on their own, whole or in chunks, in the prefill layout; what they leave is put into slots, any
-number of samples of each; a decode step draws a token for every slot; a slot that is freed can be filled
-again. Shapes are fixed, so that nothing is compiled anew. Knows no texts, no stop rules, no order of requests.
+Prompts are read on their own, whole or in chunks, in the prefill layout; what they leave is put into slots,
+any number of samples of each; a decode step draws a token for every slot; a slot that is freed can be filled
+again. Shapes are fixed, so that nothing is compiled anew. Knows no texts, stop rules or order of requests.
 """
 
 from __future__ import annotations
@@ -216,14 +216,14 @@ class Slots:
             history = {}
             if kind == "full":
                 place = self.programs.named(self.programs.history_specs(self.layout, kind))
-                history = {name: jax.device_put(known, place) for name, known in self._history.items()}
+                history = {name: jax.device_put(known.copy(), place) for name, known in self._history.items()}
             settings = {name: self._whole(setting) for name, setting in arrays(samples).items()}
             self._sent = _Sent(kind, settings, history, self._whole(self._positions))
         return self._sent
 
     def _whole(self, array: np.ndarray) -> jax.Array:
-        """On every device."""
-        return jax.device_put(array, self.programs.named(WHOLE))
+        """On every device; a copy, since a CPU device may go on reading the host's own memory."""
+        return jax.device_put(array.copy(), self.programs.named(WHOLE))
 
 
 @dataclass

@@ -13,6 +13,7 @@ from partita.cli import options as o
 from partita.cli.output import progress_bar, show_json
 from partita.errors import InputError
 from partita.specs.formats import Formats
+from partita.specs.sampling import Sampling
 
 if TYPE_CHECKING:
     from partita.checkpoints.gguf import GGUFCheckpoint
@@ -136,7 +137,7 @@ def stream(engine: Engine, ids: list[int], max_tokens: int, shown: str, quiet: b
 
     write(shown)
     texts, tokens, reason, start, first = [], [], "", time.perf_counter(), 0.0
-    for piece in engine.pieces(ids, max_tokens):
+    for piece in engine.pieces(ids, Sampling(max_tokens=max_tokens)):
         first = first or time.perf_counter() - start
         tokens += [] if piece.token is None else [piece.token]
         reason = piece.finish or reason

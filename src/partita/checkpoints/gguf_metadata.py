@@ -64,6 +64,16 @@ class Metadata:
             raise self.wrong(key, "must be a list of texts")
         return value
 
+    def numbers(self, key: str, count: int) -> np.ndarray:
+        """So many numbers, none of them NaN."""
+        value = self._values.get(key)
+        if not isinstance(value, list) or not all(type(item) in (int, float) for item in value):
+            raise self.wrong(key, "must be a list of numbers")
+        numbers = np.array(value, np.float64)
+        if len(numbers) != count or np.isnan(numbers).any():
+            raise self.wrong(key, f"must be {count} numbers")
+        return numbers
+
     def integers(self, key: str) -> list[int]:
         value = self._values.get(key)
         if not isinstance(value, list) or not all(type(item) is int for item in value):

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from partita.checkpoints.chat_template import ChatTemplate
 from partita.checkpoints.gguf_metadata import Metadata
-from partita.checkpoints.tokenizer import Tokenizer
+from partita.checkpoints.gguf_sentencepiece import backend as sentencepiece
+from partita.checkpoints.tokenizer import Spelling, Tokenizer
 from partita.errors import InputError
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # values of tokenizer.ggml.token_type
 
-_LLAMA3_PIECES = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+_PIECES = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+"""How Llama 3 and Qwen split text, but for how many digits stay together."""
 
 
 def _gpt2() -> pre_tokenizers.PreTokenizer:
@@ -33,11 +36,17 @@ def _smollm() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
 
 
-def _llama3() -> pre_tokenizers.PreTokenizer:
-    pieces = pre_tokenizers.Split(Regex(_LLAMA3_PIECES), behavior="isolated")
+def _by_pieces(digits: str) -> pre_tokenizers.PreTokenizer:
+    pieces = pre_tokenizers.Split(Regex(_PIECES.replace("DIGITS", digits)), behavior="isolated")
     return pre_tokenizers.Sequence(
         [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
+
+
+def _falcon() -> pre_tokenizers.PreTokenizer:
+    threes = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), behavior="isolated")
+    steps = [pre_tokenizers.Punctuation("contiguous"), _gpt2(), pre_tokenizers.Digits(), threes]
+    return pre_tokenizers.Sequence(steps)
 
 
 @dataclass(frozen=True)
@@ -47,12 +56,16 @@ class _Kind:
     pre_tokenizer: Callable[[], pre_tokenizers.PreTokenizer]
     whole_tokens_first: bool = False  # a piece that is itself a token is taken whole, whatever the merges
     add_bos: bool = False  # where the file does not say
+    normalizer: Callable[[], normalizers.Normalizer] | None = None
 
 
 _KINDS = {
     "gpt-2": _Kind(_gpt2),
     "smollm": _Kind(_smollm),
-    "llama-bpe": _Kind(_llama3, whole_tokens_first=True, add_bos=True),
+    "llama-bpe": _Kind(partial(_by_pieces, "{1,3}"), whole_tokens_first=True, add_bos=True),
+    "qwen2": _Kind(partial(_by_pieces, ""), normalizer=normalizers.NFC),
+    "falcon": _Kind(_falcon),
+    "olmo": _Kind(_gpt2, normalizer=normalizers.NFC),  # that of GPT-NeoX too
 }
 
 
@@ -63,10 +76,12 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
     """
     if "tokenizer.ggml.model" not in metadata:
         return None
-    if metadata.text("tokenizer.ggml.model") != "gpt2":
-        raise metadata.wrong("tokenizer.ggml.model", "not read; gpt2 (byte-level BPE) is")
-    kind = _KINDS.get(metadata.text("tokenizer.ggml.pre"))
-    if kind is None:
+    model = metadata.text("tokenizer.ggml.model")
+    if model not in ("gpt2", "llama"):
+        message = "not read; gpt2 (byte-level BPE) and llama (SentencePiece) are"
+        raise metadata.wrong("tokenizer.ggml.model", message)
+    kind = None if model == "llama" else _KINDS.get(metadata.text("tokenizer.ggml.pre"))
+    if kind is None and model != "llama":
         raise metadata.wrong("tokenizer.ggml.pre", f"not read; these are: {', '.join(_KINDS)}")
 
     tokens = metadata.texts("tokenizer.ggml.tokens")
@@ -75,20 +90,34 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
             "tokenizer.ggml.tokens", f"holds {len(tokens)} tokens; must be different and at most {vocabulary}"
         )
     types = _token_types(metadata, len(tokens))
+    if kind is None:
+        prefix = metadata.flag("tokenizer.ggml.add_space_prefix", True)
+        backend = sentencepiece(metadata, tokens, types, prefix)
+        spelling = Spelling.PIECES_AFTER_SPACE if prefix else Spelling.PIECES
+    else:
+        backend, spelling = _byte_level(metadata, kind, tokens), Spelling.BYTES
+    backend.add_tokens(
+        [
+            AddedToken(token, normalized=False, special=type == _CONTROL)
+            for token, type in zip(tokens, types, strict=True)
+            if type in (_CONTROL, _USER_DEFINED)
+        ]
+    )
     bos = _token_id(metadata, "bos", len(tokens))
     ends = (_token_id(metadata, end, len(tokens)) for end in ("eos", "eot", "eom"))
     return Tokenizer(
-        backend=_backend(metadata, kind, tokens, types),
-        tokens=tokens,
+        backend=backend,
+        tokens=[*tokens, *[""] * (vocabulary - len(tokens))],
         special=frozenset(token for token, type in enumerate(types) if type == _CONTROL),
         bos_id=bos,
         eos_ids=frozenset(end for end in ends if end is not None),
-        add_bos=metadata.flag("tokenizer.ggml.add_bos_token", kind.add_bos),
+        add_bos=metadata.flag("tokenizer.ggml.add_bos_token", kind is None or kind.add_bos),
         chat_template=_chat_template(metadata, tokens),
+        spelling=spelling,
     )
 
 
-def _backend(metadata: Metadata, kind: _Kind, tokens: list[str], types: list[int]) -> Backend:
+def _byte_level(metadata: Metadata, kind: _Kind, tokens: list[str]) -> Backend:
     pairs = []
     for merge in metadata.texts("tokenizer.ggml.merges"):
         left, _, right = merge.partition(" ")
@@ -102,14 +131,10 @@ def _backend(metadata: Metadata, kind: _Kind, tokens: list[str], types: list[int
                 f"each must be two tokens that make a third (in {metadata.path})",
             )
     backend = Backend(models.BPE(vocab=ids, merges=pairs, ignore_merges=kind.whole_tokens_first))
+    if kind.normalizer is not None:
+        backend.normalizer = kind.normalizer()
     backend.pre_tokenizer = kind.pre_tokenizer()
     backend.decoder = decoders.ByteLevel()
-    added = [
-        AddedToken(token, normalized=False, special=type == _CONTROL)
-        for token, type in zip(tokens, types, strict=True)
-        if type in (_CONTROL, _USER_DEFINED)
-    ]
-    backend.add_tokens(added)
     return backend
 
 

@@ -63,13 +63,15 @@ def _box(target: jax.ShapeDtypeStruct, size: tuple[int, ...]) -> Index:
 
 
 def _held(target: jax.ShapeDtypeStruct) -> list[Index]:
-    return list(target.sharding.addressable_devices_indices_map(target.shape).values())
+    found = target.sharding.addressable_devices_indices_map(target.shape).values()
+    return [index for index in found if index is not None]
 
 
 def _placed(target: jax.ShapeDtypeStruct, values: np.ndarray, box: Index) -> jax.Array:
     """An array of which a process knows the values of a box; all else that it holds is padding."""
 
-    def part(index: Index) -> np.ndarray:
+    def part(index: Index | None) -> np.ndarray:
+        index = index or ()
         shape = [len(range(*one.indices(n))) for one, n in zip(index, target.shape, strict=True)]
         found = np.zeros(shape, target.dtype)
         into, source = [], []

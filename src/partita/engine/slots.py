@@ -212,7 +212,7 @@ class Slots:
         """What the devices know of the slots; sent anew where a slot was filled or freed."""
         if self._sent is None:
             samples = [sample or IDLE for sample in self.samples]
-            kind = max((needs(sample.request) for sample in samples), key=KINDS.index)
+            kind = KINDS[max(KINDS.index(needs(sample.request)) for sample in samples)]
             history = {}
             if kind == "full":
                 place = self.programs.named(self.programs.history_specs(self.layout, kind))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from partita.cost.ledger import Ledger
 from partita.cost.ops import CostOps
+from partita.cost.sampling import price_draw
 from partita.cost.sized import Sized
 from partita.engine.local import Local
 from partita.engine.ops import JaxOps
@@ -108,16 +108,8 @@ class Drawing:
 
     def price(self, kind: Kind, rows: Any, formats: Formats = F32) -> Ledger:
         ops = CostOps(self.mesh.size, formats, 1)
-        sizes = {"B": rows, "L": 1, "V": self.padded, "M": 2}
-        one = Sized(parse("B"), sizes, "f32", "f32")
-        settings = dict.fromkeys(sampling.NUMBERS, one) | {
-            "seed": replace(one, sharding=parse("B M")),
-            "sample": one,
-        }
-        history = {n: replace(one, sharding=parse(self.history)) for n in ("prompt", "output", "bias")}
-        sampling.sample(
-            ops, replace(one, sharding=self.sharding), self.vocabulary, kind, settings, one, history
-        )
+        sizes = {"B": rows, "L": 1, "V": self.padded}
+        price_draw(ops, Sized(self.sharding, sizes, "f32", "f32"), self.vocabulary, kind)
         return ops.ledger
 
 

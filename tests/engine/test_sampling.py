@@ -8,14 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from tests.engine.drawing import Drawing, of_layout, same
+from tests.engine.drawing import F32, Drawing, of_layout, same
 
+from partita.cost.step import price_step
 from partita.engine.sampling import gumbel
 from partita.engine.settings import Sample, arrays
 from partita.measure.counts import predicted
 from partita.measure.trace import count_jaxpr
 from partita.program.sampling import ALTERNATIVES, CANDIDATES, KINDS, ROUNDS, Kind, needs
-from partita.sharding import Mesh
+from partita.program.transformer import logits_sharding
+from partita.sharding import Mesh, parse_layout, plan_storage, resolve
+from partita.specs import Model
 from partita.specs.sampling import Sampling
 
 CUBE, ALONE = Mesh("xyz", (2, 2, 2)), Mesh("x", (1,))
@@ -259,3 +262,28 @@ def test_bytes_of_each_kind_in_closed_form():
 def test_one_chip_sends_nothing():
     for kind in KINDS:
         assert Drawing(100, "B L V", ALONE).price(kind, 4).total("sent_bytes") == 0
+
+
+@pytest.mark.parametrize("kind", ["sampled", "wide", "full"])
+def test_memory_is_what_the_cost_model_says_or_little_less(kind: Kind):
+    """Here the draw alone; logits are far more than all else."""
+    drawing = Drawing(20_000, "B L V_xyz", CUBE)
+    args = drawing.arguments(logits_of(8, 20_000), same(Sampling(), 8))
+    used = drawing.step(kind).lower(*args).compile().memory_analysis()
+    held = used.argument_size_in_bytes + used.temp_size_in_bytes + used.output_size_in_bytes
+    assert 0.7 < held / drawing.price(kind, 8).held_bytes <= 1.05
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_of_the_model_is_priced_with_its_draw(kind: Kind):
+    model = Model(name="m", layers=2, d_model=64, d_ff=64, heads=8, kv_heads=8, head_dim=8, vocabulary=WIDE)
+    roles = parse_layout("ws2d/batch", "xyz")
+    layout = resolve(roles, plan_storage(model, CUBE, roles, roles), CUBE, 8, 1)
+    drawing = Drawing(WIDE, logits_sharding(layout), CUBE)
+
+    def sent(sampler: Kind | None) -> dict:
+        step = price_step(model, layout, CUBE.size, F32, batch=8, queries=1, context=64, sampler=sampler)
+        return dict(predicted(step.ledger, CUBE.size).sent_bytes)
+
+    without, drawn = sent(None), predicted(drawing.price(kind, 8), CUBE.size).sent_bytes
+    assert sent(kind) == {key: without.get(key, 0) + drawn.get(key, 0) for key in without | drawn}

@@ -278,7 +278,7 @@ def test_every_dim_divides_in_every_sharding_it_passes_through(
         for layout, queries, context in ((prefill, 13, None), (decode, 1, 11)):
             found = resolve(parse_layout(layout, mesh.axes), storage, mesh, 5, queries)
             step = price_step(
-                model, found, mesh.size, Formats(), batch=5, queries=queries, context=context, greedy=False
+                model, found, mesh.size, Formats(), batch=5, queries=queries, context=context, sampler=None
             )
             tokens = {"B": step.batch, "L": step.queries, "S": step.context}
             for entry in step.ledger.entries:

@@ -1,34 +1,56 @@
 """Drawing tokens on sizes: what the candidates, sums and draws are that travel. Knows no time.
 
-Part of `CostOps`, see `program.sampling.SamplingOps`. Sorting and noise count no FLOPs: dots alone do.
+Part of `CostOps`, see `program.sampling.SamplingOps`. Sorting and noise count no FLOPs: dots alone do. What
+is held is counted in arrays of the logits' size, as many as XLA keeps at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from partita.cost.ledger import Number
 from partita.cost.masks import smaller
 from partita.cost.sized import Sized
-from partita.program.sampling import BITS, ROUNDS, Turn, Weight
+from partita.program.sampling import (
+    BITS,
+    NUMBERS,
+    ROUNDS,
+    Kind,
+    SamplingOps,
+    Turn,
+    Weight,
+    sample,
+)
 from partita.sharding.layout import product
 from partita.sharding.spec import Sharding
+
+_SAMPLED = 5
+"""Logits as they are and over the temperature, two words of noise, and scores."""
+_WIDE = 8
+"""Of a search: logits thrice, in order, and weights, and what a loop is begun with."""
+_FULL = 12
+"""A search, what is known of each token (three numbers), and how often it has been written after the step."""
 
 
 class Draws:
     """Sizes of what is drawn from logits [B L=1 V], all of it float32."""
 
     sizes: Mapping[str, Number]
+    _hold: Callable[..., None]
+    bytes: Callable[[Sized], Number]
 
     def penalise(self, logits: Sized, history: Mapping[str, Sized], settings: Mapping[str, Sized]) -> Sized:
+        self._hold(besides=_FULL * self.bytes(logits))
         return logits
 
     def count(self, output: Sized, tokens: Sized) -> Sized:
         return output
 
     def heat(self, logits: Sized, vocabulary: int, settings: Mapping[str, Sized]) -> Sized:
+        self._hold(besides=_SAMPLED * self.bytes(logits))
         return logits
 
     def candidates(self, logits: Sized, count: int) -> Sized:
@@ -46,6 +68,7 @@ class Draws:
         return logits
 
     def ordered(self, logits: Sized) -> Sized:
+        self._hold(besides=_WIDE * self.bytes(logits))
         return logits
 
     def lowest(self, ordered: Sized) -> Sized:
@@ -110,3 +133,13 @@ class Draws:
     def _one(self, t: Sized) -> Sized:
         """A number a sequence."""
         return Sized(Sharding("B", (t.sharding["B"],)), {"B": t.sizes["B"]}, "f32", "f32")
+
+
+def price_draw(ops: SamplingOps[Sized], logits: Sized, vocabulary: int, kind: Kind) -> None:
+    """Prices the next token of logits [B 1 V]; every chip knows the settings of all sequences."""
+    one = Sized(Sharding("B", ("",)), {"B": logits.sizes["B"], "M": 2}, "f32", "f32")
+    settings = dict.fromkeys((*NUMBERS, "sample"), one)
+    settings["seed"] = replace(one, sharding=Sharding("BM", ("", "")))
+    known = replace(logits, sharding=logits.sharding.without("L"))
+    history = dict.fromkeys(("prompt", "output", "bias"), known)
+    sample(ops, logits, vocabulary, kind, settings, one, history)

@@ -10,9 +10,11 @@ from partita.cost.ledger import Ledger, Number
 from partita.cost.masks import smaller
 from partita.cost.ops import CostOps, in_cache
 from partita.cost.parts import Part, whole
+from partita.cost.sampling import price_draw
 from partita.cost.sized import Sized
 from partita.program import transformer
 from partita.program.parameters import CHANNELS, parameter_shapes
+from partita.program.sampling import Kind
 from partita.program.switches import Switches
 from partita.sharding.layout import Layout, ceil_to, product, union
 from partita.sharding.spec import Sharding, parse
@@ -47,7 +49,7 @@ def price_step(
     queries: Number,
     context: Number | None = None,
     all_logits: bool = False,
-    greedy: bool = True,
+    sampler: Kind | None = "greedy",
     free_permutes: bool = False,
     part: Part | None = None,
     switches: Switches | None = None,
@@ -56,8 +58,9 @@ def price_step(
     (each of `queries` new tokens attends to a cache of `context` tokens, its own included).
 
     `sizes` (chips per axis), `batch`, `queries` and `context` are ints or NumPy float arrays of candidates.
-    Of each sequence the last token is unembedded unless `all_logits`. `free_permutes`: see `CostOps`. `part`:
-    the layers and ends of the model that these chips hold, by default all.
+    Of each sequence the last token is unembedded unless `all_logits`, and the next one drawn by `sampler`
+    (None: not at all). `free_permutes`: see `CostOps`. `part`: the layers and ends of the model that these
+    chips hold, by default all.
     """
     part = part or whole(model)
     ops = CostOps(
@@ -93,8 +96,8 @@ def price_step(
     if part.unembeds:
         counts = None if all_logits else Sized(parse("B"), {"B": batch}, "f32")
         logits = transformer.head(ops, model, layout, top, x, counts)
-        if greedy and not all_logits:
-            transformer.greedy(ops, logits, model.vocabulary)
+        if sampler and not all_logits:
+            price_draw(ops, logits, model.vocabulary, sampler)
     return Step(
         ledger=ops.ledger,
         batch=batch,

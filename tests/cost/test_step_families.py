@@ -74,11 +74,24 @@ def test_a_chip_alone_holds_every_parameter(model: Model):
 @pytest.mark.parametrize("text", ["ws1d/heads", "ws2d/batch", "wg-xyz/batch"])
 @pytest.mark.parametrize("model", FAMILIES.values(), ids=FAMILIES)
 def test_chips_share_the_matrices_and_each_has_the_vectors(model: Model, text: str):
-    """Whole on every chip: norms, biases of E, the table of positions; split as heads or F: other biases."""
+    """Whole on every chip: norms, biases of E, the table of positions; split as heads or F: other biases.
+
+    Matrices are in int8, with a float32 scale for each output channel that is split as the channel is; all
+    else is in float32 but the positions, which are in the format of activations.
+    """
     formats = Formats(weights="int8", activations="bf16", kv="bf16")
     held = step(model, text, CUBE, formats=formats).weight_bytes
     layout = layout_of(model, text, CUBE, 8)
-    over_f = 2 ** len(layout.storage.f)
+    over_e, over_f = 2 ** len(layout.storage.e), 2 ** len(layout.storage.f)
+    channels = {  # the vocabulary, heads and F are split over f, E over e
+        "embed": 128 // over_f,
+        "unembed": 128 // over_f,
+        "q": 16 * 24 // over_f,
+        "kv": 2 * 8 * 24 // over_f,
+        "o": 64 // over_e,
+        "ffn_in": model.ffn_inputs * 96 // over_f,
+        "ffn_out": 64 // over_e,
+    }
     expected = 0
     for full_name, shape in all_parameter_shapes(model).items():
         name, count = full_name.rpartition(".")[2], 1
@@ -88,8 +101,10 @@ def test_chips_share_the_matrices_and_each_has_the_vectors(model: Model, text: s
             expected += 4 * count
         elif name.endswith("bias"):
             expected += 4 * count // over_f
+        elif name == "positions":
+            expected += 2 * count
         else:
-            expected += count if name == "positions" else count // 8
+            expected += count // 8 + 4 * channels[name]
     assert held == expected
 
 

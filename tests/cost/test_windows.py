@@ -162,7 +162,8 @@ def test_the_switch_moves_the_windows_alone():
     heads, batch = (layout_of(GEMMA_3_27B, f"ws1d/{split}", mesh, batch=4) for split in ("heads", "batch"))
     ledger = price_switch(GEMMA_3_27B, heads, batch, mesh.size, BF16, batch=4, tokens=prompt)
     assert ledger.total("sent_bytes") == 4 * 2 * GEMMA_3_27B.kv_elements(prompt) // 4 * 3 // 4
-    assert [e.kind for e in ledger.entries] == ["all-to-all", "all-to-all"]
+    assert [e.kind for e in ledger.entries] == ["all-to-all"] * 4  # keys and values of either kind of layer
+    assert [e.repeat for e in ledger.entries] == [10, 10, 52, 52]
 
 
 @pytest.mark.parametrize("model", [GEMMA_3_27B, MISTRAL_7B_V01], ids=["hybrid", "local"])

@@ -16,7 +16,7 @@ from partita.specs.formats import Formats
 from partita.specs.sampling import Sampling
 
 if TYPE_CHECKING:
-    from partita.checkpoints.gguf import GGUFCheckpoint
+    from partita.checkpoints.protocol import Checkpoint
     from partita.engine.engine import Engine
 
 Devices = Annotated[
@@ -61,7 +61,7 @@ def running(
 
 
 def load_engine(
-    checkpoint: GGUFCheckpoint,
+    checkpoint: Checkpoint,
     run: o.Running,
     devices: int | None,
     dtype: str,
@@ -96,7 +96,7 @@ def load_engine(
 
 
 def prompt_of(
-    checkpoint: GGUFCheckpoint, prompt: str | None, prompt_ids: str | None, chat: bool
+    checkpoint: Checkpoint, prompt: str | None, prompt_ids: str | None, chat: bool
 ) -> tuple[list[int], str]:
     """The prompt's tokens, and the text that is shown before the answer (none for a chat)."""
     if (prompt is None) == (prompt_ids is None):

@@ -136,6 +136,13 @@ def test_other_additions_are_refused(tmp_path: Path):
         read(save(tmp_path, backend, {"bos_token": "<s>"}))
 
 
+def test_texts_are_neither_cut_nor_filled_up(tmp_path: Path):
+    backend = byte_level()
+    backend.enable_truncation(4)
+    backend.enable_padding(length=8)
+    assert read(save(tmp_path, backend)).encode("ab" * 10) == [256] * 10
+
+
 HI = [{"role": "user", "content": "hi"}]
 TEMPLATE = "{{ bos_token }}{{ messages[0].content }}"
 

@@ -25,6 +25,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMS = 4
+_BLOCK = 1 << 20  # numbers that are dequantised at a time
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,18 @@ class GGUFFile:
         """
         tensor = self.tensors[name]
         stored = self._file.bytes[tensor.offset : tensor.offset + tensor.bytes]
-        rows = stored.reshape(*tensor.shape[:-1], tensor.row_bytes)
-        before, within = index[: len(tensor.shape) - 1], index[len(tensor.shape) - 1 :]
-        values = dequantize(rows[before], tensor.format)[(..., *within)]
-        del stored, rows
+        *before, within = (*index, *(slice(None),) * (len(tensor.shape) - len(index)))
+        packed = stored.reshape(*tensor.shape[:-1], tensor.row_bytes)[tuple(before)]
+        rows = packed.reshape(-1, tensor.row_bytes)
+        values = np.empty((len(rows), tensor.shape[-1]), np.float32)
+        block = max(1, _BLOCK // tensor.shape[-1])
+        for start in range(0, len(rows), block):  # what dequantising needs on the way stays small
+            part = slice(start, start + block)
+            values[part] = dequantize(rows[part], tensor.format)
+        del stored, packed, rows
         self._file.let_go()
-        return values
+        shape = [len(range(n)[part]) for n, part in zip(tensor.shape, before, strict=False)]
+        return values.reshape(*shape, tensor.shape[-1])[..., within]
 
     def _wrong(self, message: str) -> InputError:
         return InputError("model", str(self.path), message)

@@ -6,6 +6,7 @@ Knows which files are read, and nothing about what is in them.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from partita.errors import InputError
@@ -27,7 +28,7 @@ def is_repo_id(text: str) -> bool:
 
 
 def fetch(repo: str, weights: bool = True) -> Path:
-    """The folder of a repository, fetched with progress bars on standard error unless it is in the cache.
+    """The folder of a repository, fetched unless it is in the cache, with progress bars on a terminal.
 
     weights: False for what a plan needs, its configuration alone.
 
@@ -40,7 +41,10 @@ def fetch(repo: str, weights: bool = True) -> Path:
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
     )
+    from huggingface_hub.utils import disable_progress_bars
 
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     try:
         return Path(snapshot_download(repo, allow_patterns=list(_ALL if weights else _CONFIG)))
     except GatedRepoError:

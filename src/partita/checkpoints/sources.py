@@ -115,6 +115,7 @@ class Source:
     def read(self, read: Read, index: tuple[slice, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
         """The values of the parameter at an index of it (() is all), contiguous in memory."""
         whole = (slice(None),) * len(self.dims) if index == () else index
+        assert all(part.step in (None, 1) for part in whole), index
         wanted = {dim: range(self.sizes[dim])[part] for dim, part in zip(self.dims, whole, strict=True)}
         if not all(wanted.values()):
             return np.zeros([len(wanted[dim]) for dim in self.dims], dtype)

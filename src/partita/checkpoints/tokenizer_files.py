@@ -37,6 +37,8 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
     except Exception as error:  # the library raises no other class
         problem = " ".join(str(error).split())
         raise InputError("model", str(path), f"is not a tokenizer that can be read: {problem:.200}") from None
+    backend.no_truncation()  # some files keep how their model was trained
+    backend.no_padding()
     settings = {**_optional(folder / SPECIAL), **_optional(folder / SETTINGS)}
     named = {name: text for name in _NAMED if (text := _content(settings.get(name))) is not None}
     bos = _id(backend, named.get("bos_token"))

@@ -42,6 +42,10 @@ class Draw(NamedTuple):
     logprobs: Any
 
 
+_SPARING = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+"""XLA's CPU backend else starts with the gathers of all layers' weights, and so holds the whole model."""
+
+
 class Programs(Shapes):
     """The steps of one model on one mesh, its weights stored as `storage` says.
 
@@ -82,7 +86,7 @@ class Programs(Shapes):
 
         out = self._last_logits(layout) if gives == "logits" else WHOLE
         cache = self.cache_specs(*kept(layout))
-        return self._jit(step, (self.parameter_specs(), WHOLE, WHOLE), (out, cache))
+        return self._jit(step, (self.parameter_specs(), WHOLE, WHOLE), (out, cache), layout=layout)
 
     def _last_logits(self, layout: Layout) -> PartitionSpec:
         return self.spec(parse(transformer.logits_sharding(layout)))
@@ -114,7 +118,8 @@ class Programs(Shapes):
         cache = self.cache_specs(*kept(layout))
         found = self._last_logits(layout) if gives == "logits" else WHOLE
         out = cache if gives is None else (found, cache)
-        return self._jit(step, (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE), out, donate=(1,))
+        in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE)
+        return self._jit(step, in_specs, out, donate=(1,), layout=layout)
 
     def _logits(self, layout: Layout) -> Callable[..., Any]:
         """(parameters, tokens [B L]) -> float32 logits [B L V] of every token, V padded."""
@@ -123,7 +128,7 @@ class Programs(Shapes):
             logits, _ = self._forward(self.ops(), layout, parameters, tokens, _positions(tokens))
             return logits.value
 
-        return self._jit(step, (self.parameter_specs(), WHOLE), self._last_logits(layout))
+        return self._jit(step, (self.parameter_specs(), WHOLE), self._last_logits(layout), layout=layout)
 
     def _switch(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
         """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`.
@@ -220,7 +225,7 @@ class Programs(Shapes):
         if kind != "greedy":
             in_specs += (WHOLE, self.history_specs(layout, kind))
             out = self._draw_specs(layout, kind)
-        return self._jit(step, in_specs, (out, WHOLE, cache), donate=(1,))
+        return self._jit(step, in_specs, (out, WHOLE, cache), donate=(1,), layout=layout)
 
     # -- drawing tokens -----------------------------------------------------------------------------------
 
@@ -260,8 +265,11 @@ class Programs(Shapes):
     # -- the program on a device's arrays -----------------------------------------------------------------
 
     def ops(self) -> JaxOps:
-        on_cpu = self.device_mesh.devices.flat[0].platform == "cpu"
-        return JaxOps(self.mesh.size, self.formats, self.model, on_cpu, self.switches)
+        return JaxOps(self.mesh.size, self.formats, self.model, self.on_cpu, self.switches)
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device_mesh.devices.flat[0].platform == "cpu"
 
     def _forward(
         self,
@@ -310,7 +318,14 @@ class Programs(Shapes):
         keys, values = kept(layout)
         return [(local_part(pair[0], keys), local_part(pair[1], values)) for pair in cache]
 
-    def _jit(self, step: Callable[..., Any], in_specs, out_specs, donate: tuple[int, ...] = ()):
+    def _jit(
+        self,
+        step: Callable[..., Any],
+        in_specs,
+        out_specs,
+        donate: tuple[int, ...] = (),
+        layout: Layout | None = None,
+    ):
         def counted(*args):
             self.traced += 1
             return step(*args)
@@ -319,7 +334,13 @@ class Programs(Shapes):
         mapped = jax.shard_map(
             counted, mesh=self.device_mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
-        return jax.jit(mapped, donate_argnums=donate)
+        options = _SPARING if self.on_cpu and layout is not None and self._gathers(layout) else None
+        return jax.jit(mapped, donate_argnums=donate, compiler_options=options)
+
+    def _gathers(self, layout: Layout) -> bool:
+        """Whether a layout gathers weights."""
+        stored = self.storage.e + self.storage.f
+        return any(a in stored and self.mesh.size[a] > 1 for a in layout.tokens_b + layout.tokens_l)
 
 
 def _plain(cache: Sequence[tuple[Local, Local]]) -> Cache:

@@ -1,14 +1,18 @@
 """Which collectives to loop with the einsums next to them, and which way round, by the estimate.
 
-Knows nothing about what a loop costs: the ledgers it asks for and the clock say that.
+Knows nothing about what a loop costs: the ledgers and the estimate say that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from partita.cost.estimate import estimate
 from partita.cost.ledger import Ledger
-from partita.program.switches import Way
+from partita.cost.setting import Setting
+from partita.cost.step import price_step
+from partita.program.switches import Switches, Way, overlap_of
+from partita.sharding.layout import Layout
 
 _LOOPED: tuple[Way, ...] = ("one-way", "two-way")
 
@@ -33,6 +37,31 @@ def choose(price: Price, seconds: Callable[[Ledger], float]) -> dict[str, Way]:
         if best is not None:
             chosen[name] = best
     return chosen
+
+
+def overlap_for(
+    setting: Setting, layout: Layout, *, batch: int, queries: int, context: int | None = None
+) -> dict[str, Way]:
+    """What to loop in a step of `price_step` on the cluster; nothing where its chips have no profile
+    that would say what is gained."""
+    profile, peaks = setting.cluster.profile, setting.peaks
+    if profile is None:
+        return {}
+
+    def price(overlap: Mapping[str, Way]) -> Ledger:
+        step = price_step(
+            setting.model,
+            layout,
+            setting.mesh.size,
+            setting.formats,
+            batch=batch,
+            queries=queries,
+            context=context,
+            switches=Switches(overlap_of(overlap)),
+        )
+        return step.ledger
+
+    return choose(price, lambda ledger: float(estimate(ledger, peaks, profile).device_seconds))
 
 
 def _loops(ledger: Ledger) -> list[str]:

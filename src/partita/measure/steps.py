@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 
 from partita.cost.setting import Phase
 from partita.engine.programs import Programs
+from partita.program.switches import Switches
 from partita.sharding.layout import Storage, ceil_to, product, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
@@ -28,8 +29,16 @@ _VALUE = 0.01  # small, and no subnormal number
 class Steps:
     """A model's weights on a mesh, stored for layouts that store them alike, and steps on them."""
 
-    def __init__(self, model: Model, mesh: Mesh, storage: Storage, formats: Formats, devices=None):
-        self.programs = Programs(model, mesh, storage, formats, devices)
+    def __init__(
+        self,
+        model: Model,
+        mesh: Mesh,
+        storage: Storage,
+        formats: Formats,
+        devices=None,
+        switches: Switches | None = None,
+    ):
+        self.programs = Programs(model, mesh, storage, formats, devices, switches)
         self.parameters = {name: filled(target) for name, target in self.programs.parameters().items()}
 
     def ready(self, roles: Roles, phase: Phase, batch: int, tokens: int) -> Callable[[], Any]:

@@ -27,13 +27,14 @@ def quantise(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Raises InputError (field "model", value the name) for values that are not finite.
     """
     others = summed_axes(name)
-    largest = np.abs(values).max(axis=others, keepdims=True).astype(np.float32)
+    most, least = values.max(axis=others, keepdims=True), values.min(axis=others, keepdims=True)
+    largest = np.maximum(most, -least).astype(np.float32)  # without a copy of all magnitudes
     if not np.isfinite(largest).all():
         raise InputError("model", name, "holds numbers that are not finite, which int8 cannot hold")
     scale = largest / np.float32(LARGEST)
     scale[scale < np.finfo(np.float32).tiny] = 1
-    whole = np.rint(values / scale).astype(np.int8)
-    return whole, scale.squeeze(axis=others)
+    scaled = values / scale
+    return np.rint(scaled, out=scaled).astype(np.int8), scale.squeeze(axis=others)
 
 
 def dequantise(name: str, values: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from partita.errors import InputError
 from partita.files import check_place
 from partita.program.parameters import CHANNELS, Shape, all_parameter_shapes
 
-_BLOCK = 1 << 24  # numbers of a parameter that are read at a time, where its rows are its channels
+_BLOCK = 1 << 20  # numbers of a parameter that are read at a time, where its rows are its channels
 
 
 def check_out(out: Path) -> None:

@@ -55,8 +55,11 @@ def tiny(
 
 
 def scale_bytes(over_e: int, heads: int = 48) -> int:
-    """A chip's float32 scales of PALM's matrices in int8, one for each output channel, on 64 chips: channels of E
-    split over `over_e` chips, those of heads, F and vocabulary over the others, the one KV head's everywhere."""
+    """Of 64 chips, each one's float32 scales of PALM's matrices in int8, one for each output channel.
+
+    Channels of E are split over `over_e` chips, those of heads, F and vocabulary over the others; every chip
+    has the one KV head's.
+    """
     others = 64 // over_e
     layer = heads * 256 // others + 2 * 256 + 2 * 18432 // over_e + 2 * 73728 // others
     return 4 * (118 * layer + 256128 // others)

@@ -250,7 +250,7 @@ def volumes(s: Sizes, tokens: np.ndarray, formats: Formats = F32) -> np.ndarray:
         # 2D -> X at T = E; N1 -> N2 at T = N1 N2 F / n, both half as often again with a third matrix
         (FIGURE_3, F32, (16_384, 65_536, 1_048_576)),
         (Sizes(16384, 65536, matrices=3), F32, (16_384, 98_304, 1_572_864)),
-        # weights of 1 byte and activations of 2: gathering weights pays at half the tokens, and a little later
+        # weights of 1 byte and activations of 2: gathering weights pays at half the tokens, a little later
         # as 4-byte scales come with gathered output channels (E over X, F over YZ): 4 E 3/4, 4 F/4 3/4 and
         # 4 F 3/4 bytes more, where the collectives of a token send 3/4 E, 3/4 E and 3/16 E bytes less
         (

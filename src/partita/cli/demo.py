@@ -43,7 +43,7 @@ def command(
 
     checkpoint = open_checkpoint("smollm2-135m")
     ids, shown = generate.prompt_of(checkpoint, prompt, None, chat=False)
-    engine = generate.load_engine(checkpoint, run, None, "f32", ids, max_tokens)
+    engine = generate.load_engine(checkpoint, run, None, ids, max_tokens, dtype="f32")
     answer = generate.stream(engine, ids, max_tokens, shown, quiet=json)
     if not json:
         rate = (len(answer.tokens) - 1) / answer.seconds["decode"]

@@ -12,7 +12,6 @@ import typer
 from partita.cli import options as o
 from partita.cli.output import progress_bar, show_json
 from partita.errors import InputError
-from partita.specs.formats import Formats
 from partita.specs.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -57,32 +56,36 @@ def running(
     for field, value in given.items():
         if value is not None:
             raise InputError(field, value, "give it or --plan, which has a mesh and layouts of its own")
-    return o.Running(saved.setting.mesh, saved.prefill, saved.decode)
+    return o.Running(saved.setting.mesh, saved.prefill, saved.decode, saved.setting.formats)
 
 
 def load_engine(
     checkpoint: Checkpoint,
     run: o.Running,
     devices: int | None,
-    dtype: str,
     ids: list[int],
     max_tokens: int,
+    *,
+    dtype: str = "auto",
+    weights: str | None = None,
+    kv: str | None = None,
+    chunk: int | None = None,
 ) -> Engine:
     """Places the weights on the mesh, once the request is one that the model can take.
 
     Shows progress on standard error where that is a terminal.
     """
-    if dtype not in ("f32", "bf16"):
-        raise InputError("dtype", dtype, "accepted are f32, bf16")
     from partita.engine.devices import devices_for
+    from partita.engine.number_formats import number_formats
     from partita.engine.requests import check_prompts
 
+    number_formats(dtype, weights, kv, "")  # what is wrong is said before there are devices
     check_prompts(checkpoint.model, [ids], max_tokens)
 
     chosen = devices_for(run.mesh.chips, devices)
     from partita.engine.engine import Engine
 
-    formats = Formats.all_in(dtype)
+    formats = number_formats(dtype, weights, kv, chosen[0].platform, run.planned)
     with progress_bar() as tell:
         return Engine(
             checkpoint,
@@ -91,6 +94,7 @@ def load_engine(
             run.decode,
             formats=formats,
             devices=chosen,
+            chunk=chunk,
             progress=lambda done, of: tell("placing weights", done, of),
         )
 
@@ -164,7 +168,14 @@ def command(
     ] = None,
     prefill_ffn: PrefillFfn = None,
     prefill_attention: PrefillAttention = None,
-    dtype: Annotated[str, typer.Option("--dtype", help="f32 or bf16.")] = "f32",
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="f32, bf16, or auto: what the devices are fast in.")
+    ] = "auto",
+    weights: Annotated[str | None, typer.Option("--weights", help="int8; else in dtype.")] = None,
+    kv: Annotated[str | None, typer.Option("--kv", help="The cache in int8; else in dtype.")] = None,
+    chunk: Annotated[
+        int | None, typer.Option("--chunk", help="Tokens of the prompt read in one step, at most.")
+    ] = None,
     json: o.AsJson = False,
 ) -> None:
     """Generate text with a model split over this machine's devices."""
@@ -177,7 +188,9 @@ def command(
 
     checkpoint = open_checkpoint(model)
     ids, shown = prompt_of(checkpoint, prompt, prompt_ids, chat)
-    engine = load_engine(checkpoint, run, devices, dtype, ids, max_tokens)
+    engine = load_engine(
+        checkpoint, run, devices, ids, max_tokens, dtype=dtype, weights=weights, kv=kv, chunk=chunk
+    )
     answer = stream(engine, ids, max_tokens, shown, quiet=json)
     if json:
         show_json(

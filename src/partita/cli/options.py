@@ -12,6 +12,7 @@ from partita.cost.setting import Setting, stage_of
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import Roles, parse_roles
+from partita.specs.formats import Formats
 from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Float, Format, Formats
 from partita.specs.workload import Workload
@@ -64,6 +65,7 @@ class Running:
     mesh: Mesh
     prefill: Roles
     decode: Roles
+    planned: Formats | None = None  # number formats of a plan
 
 
 def read_running(

@@ -1,4 +1,4 @@
-"""int8 parameters on devices: the same bits wherever they were quantised, in no more memory than they need."""
+"""int8 parameters on devices: the same bits wherever they were quantised, in little more memory."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from partita.cost.setting import Setting, stage_of
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import Roles, parse_roles
-from partita.specs.formats import Formats
 from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Float, Format, Formats
 from partita.specs.workload import Workload

@@ -18,6 +18,7 @@ from partita.checkpoints.safetensors_folder import SafetensorsFolder
 from partita.checkpoints.sources import Source
 from partita.checkpoints.stored import StoredCheckpoint
 from partita.errors import InputError
+from partita.program.parameters import scale_name
 from partita.specs.hugging_face import model_from_config
 from partita.specs.hugging_face.file import load
 from partita.specs.model import Model
@@ -66,9 +67,10 @@ def _open_own(folder: Path, name: str | None) -> StoredCheckpoint:
     sources = own_names.NAMES.sources(model, tensors.shapes)
     held = {name for name, form in tensors.formats.items() if form == "I8" and is_quantisable(name)}
     scales = own_names.scale_sources(model, held & sources.keys())
-    check_tensors(folder, {**sources, **{f"{name}_scale": scales[name] for name in scales}}, tensors.shapes)
+    stored_scales = {scale_name(name): source for name, source in scales.items()}
+    check_tensors(folder, {**sources, **stored_scales}, tensors.shapes)
     tensors.check_formats(sources.keys() - held)
-    tensors.check_formats({f"{name}_scale" for name in scales}, ("F32",))
+    tensors.check_formats(set(stored_scales), ("F32",))
     return _checkpoint(folder, model, sources, tensors, scales)
 
 

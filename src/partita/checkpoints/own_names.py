@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from partita.checkpoints.dims import DIMS, kind
 from partita.checkpoints.sources import Names, Source, source_of
 from partita.errors import InputError
-from partita.program.parameters import CHANNELS, all_parameter_shapes
+from partita.program.parameters import CHANNELS, all_parameter_shapes, scale_name
 from partita.specs.hugging_face.file import load
 from partita.specs.model import Model
 from partita.specs.wording import describe
@@ -51,7 +51,7 @@ def scale_sources(model: Model, names: Iterable[str]) -> dict[str, Source]:
     shapes = all_parameter_shapes(model)
     return {
         name: source_of(
-            [f"{name}_scale {' '.join(CHANNELS[kind(name)])}"],
+            [f"{scale_name(name)} {' '.join(CHANNELS[kind(name)])}"],
             CHANNELS[kind(name)],
             dict(zip(DIMS[kind(name)], shapes[name], strict=True)),
         )

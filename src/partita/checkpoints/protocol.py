@@ -14,7 +14,7 @@ import numpy as np
 from partita.checkpoints.dims import is_quantisable
 from partita.checkpoints.int8 import dequantise, quantise
 from partita.checkpoints.tokenizer import Tokenizer
-from partita.program.parameters import all_parameter_shapes
+from partita.program.parameters import all_parameter_shapes, scale_name
 from partita.specs.model import Model
 
 Index = tuple[slice, ...]
@@ -76,21 +76,21 @@ class MemoryCheckpoint:
     def read(self, name: str, index: Index) -> np.ndarray:
         values = self.parameters[name]
         if values.dtype == np.int8:
-            values = dequantise(name, values, self.parameters[f"{name}_scale"])
+            values = dequantise(name, values, self.parameters[scale_name(name)])
         return values[index]
 
     def read_int8(self, name: str, index: Index) -> np.ndarray:
         return self.parameters[name][index]
 
     def read_scale(self, name: str, index: Index) -> np.ndarray:
-        return self.parameters[f"{name}_scale"][index]
+        return self.parameters[scale_name(name)][index]
 
     def in_int8(self) -> MemoryCheckpoint:
         """The same model with every matrix that `CHANNELS` lists quantised."""
         held: dict[str, np.ndarray] = {}
         for name in all_parameter_shapes(self.model):
             if is_quantisable(name):
-                held[name], held[f"{name}_scale"] = quantise(name, self.tensor(name))
+                held[name], held[scale_name(name)] = quantise(name, self.tensor(name))
             else:
                 held[name] = self.tensor(name)
         return MemoryCheckpoint(self.model, held, self.tokenizer)

@@ -22,7 +22,7 @@ from partita.checkpoints.protocol import Checkpoint
 from partita.checkpoints.safetensors_write import SHARD_BYTES, Planned, write_tensors
 from partita.errors import InputError
 from partita.files import check_place
-from partita.program.parameters import CHANNELS, Shape, all_parameter_shapes
+from partita.program.parameters import CHANNELS, Shape, all_parameter_shapes, scale_name
 
 _BLOCK = 1 << 20  # numbers of a parameter that are read at a time, where its rows are its channels
 
@@ -109,7 +109,7 @@ def _quantised(checkpoint: Checkpoint, name: str, shape: Shape, tell: Callable[[
         scales.clear()
         tell()
 
-    return [Planned(name, shape, "int8", values), Planned(f"{name}_scale", channels, "f32", found)]
+    return [Planned(name, shape, "int8", values), Planned(scale_name(name), channels, "f32", found)]
 
 
 def _blocks(name: str, shape: Shape) -> Iterator[tuple[slice, ...]]:

@@ -6,6 +6,7 @@ its window; places are dealt out over devices. Knows nothing about blocks or lay
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -77,9 +78,11 @@ class AttentionOps(Places):
         return Local(jnp.stack([largest, total], axis=-1), sharding)
 
     def _masked(self, scores: Local, seen: Seen[Local]) -> jax.Array:
-        value = scores.value * seen.scale
-        if seen.softcap is not None:
-            value = jnp.tanh(value / seen.softcap) * seen.softcap
+        last = math.log2(math.e) if self.switches.base2_softmax else 1.0
+        if seen.softcap is None:
+            value = scores.value * (seen.scale * last)
+        else:
+            value = jnp.tanh(scores.value * (seen.scale / seen.softcap)) * (seen.softcap * last)
         visible = self._visible(scores, seen)
         return jnp.where(aligned(visible, "BLS", scores.sharding.dims), value, _MASKED)
 

@@ -1,0 +1,114 @@
+"""Each switch on and off: the same logits, and moved bytes and FLOPs as predicted.
+
+Loops are run on rings of 2, 4 and 8 devices, in every kind of layout.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pytest
+from tests.combinations import common_storage, tiny_model
+from tests.engine.bench import BF16, BF16_SUMS, F32
+from tests.reference import logits as reference_logits
+
+from partita.checkpoints.protocol import MemoryCheckpoint
+from partita.checkpoints.random import random_parameters
+from partita.engine.engine import Engine
+from partita.engine.programs import Programs
+from partita.measure.verify import check_decode, check_prefill
+from partita.program.switches import Switches, overlap_of
+from partita.sharding import Mesh, parse_layout, resolve
+from partita.specs.formats import Formats
+from partita.specs.model import Model
+
+MODELS = {
+    "parallel multi-query": tiny_model("MQA", block="parallel", layers=1),
+    "serial grouped-query": tiny_model("GQA", block="serial", layers=1),
+}
+CASES = [
+    ((2, 2, 2), "ws2d/heads"),
+    ((2, 2, 2), "ws2d/batch"),
+    ((2, 2, 2), "wg-xyz/heads"),
+    ((2, 2, 2), "x=e,y=e,z=f/heads"),
+    ((1, 2, 4), "wg-x/batch"),
+    ((8, 1, 1), "ws1d/heads"),
+    ((8, 1, 1), "ws2d/heads"),
+]
+SWITCHES = {
+    "none": Switches(),
+    "one way": Switches(overlap_of("one-way")),
+    "both ways": Switches(overlap_of("two-way")),
+    "scatters": Switches(overlap_of("scatter=two-way")),
+    "one": Switches(overlap_of("ffn/out/scatter=one-way")),
+    "apart": Switches(shared_reduction=False),
+    "apart and looped": Switches(overlap_of("two-way"), shared_reduction=False),
+    "summed": Switches(scatter_hidden=False),
+    "base 2": Switches(base2_softmax=True),
+}
+INT8 = Formats(weights="int8", activations="bf16", kv="int8")
+PROMPTS = [[1, 2, 3], list(range(40, 57)), [100], [7, 7, 7, 7, 7, 7, 7, 7]]
+
+
+def programs_of(model: Model, mesh: Mesh, layout: str, formats: Formats, switches: Switches) -> Programs:
+    return Programs(model, mesh, common_storage(model, mesh, layout), formats, switches=switches)
+
+
+@pytest.mark.parametrize(("shape", "layout"), CASES, ids=str)
+def test_bytes_and_flops_are_as_predicted_with_each_on_and_off(shape: tuple[int, ...], layout: str):
+    """Of a prefill and a decode step; each switch in one of the formats, every format in some."""
+    mesh, seen = Mesh.of(shape), set()
+    for model in MODELS.values():
+        for switches, formats in zip(SWITCHES.values(), itertools.cycle((F32, BF16, INT8, BF16_SUMS))):
+            programs = programs_of(model, mesh, layout, formats, switches)
+            found = resolve(parse_layout(layout, mesh.axes), programs.storage, mesh, 8, 16)
+            for check in (
+                check_prefill(programs, found, 8, 16, compiled=False),
+                check_decode(programs, found, 8, 32, compiled=False),
+            ):
+                assert check.exact, (switches, formats, check.phase, check.predicted, check.counted)
+                seen |= {kind for kind, _ in check.counted.messages}
+    assert "collective-permute" in seen
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_compiled_program_moves_what_is_predicted(kind: str):
+    mesh, layout = Mesh.of((2, 1, 4)), "ws2d/heads"
+    for name in ("one way", "both ways", "apart", "summed"):
+        programs = programs_of(MODELS[kind], mesh, layout, F32, SWITCHES[name])
+        found = resolve(parse_layout(layout, mesh.axes), programs.storage, mesh, 8, 1)
+        assert check_decode(programs, found, 8, 32, compiled=True).exact, name
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_logits_are_the_same_with_each_on_and_off(kind: str):
+    for name, engine, right in engines(kind, "ws2d/heads", SWITCHES):
+        for found, wanted in zip(engine.logits(PROMPTS), right, strict=True):
+            assert np.abs(found - wanted).max() < 1e-4, name
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("layout", ["ws1d/heads", "wg-x/batch"])
+def test_logits_are_the_same_looped_in_other_layouts(layout: str, kind: str):
+    for _, engine, right in engines(kind, layout, ["both ways"]):
+        for found, wanted in zip(engine.logits(PROMPTS), right, strict=True):
+            assert np.abs(found - wanted).max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_tokens_are_the_same_looped_and_in_base_2(kind: str):
+    names = ["none", "both ways", "base 2"]
+    found = [engine.generate(PROMPTS, max_tokens=4) for _, engine, _ in engines(kind, "ws2d/heads", names)]
+    assert found[1:] == found[:1] * 2
+
+
+def engines(kind: str, layout: str, names: Iterable[str]) -> Iterator[tuple[str, Engine, list[np.ndarray]]]:
+    """With the switches of each name, and the reference's logits of the prompts."""
+    model, mesh = MODELS[kind], Mesh.of((2, 1, 4))
+    parameters, roles = random_parameters(model, seed=3), parse_layout(layout, mesh.axes)
+    right = [reference_logits(model, parameters, ids) for ids in PROMPTS]
+    for name in names:
+        checkpoint = MemoryCheckpoint(model, parameters)
+        yield name, Engine(checkpoint, mesh, roles, roles, switches=SWITCHES[name]), right

@@ -33,17 +33,17 @@ class AttentionOps(Places):
     activations: Any
     kv: Any
     switches: Switches
+    waves: dict[tuple[int, bool], tuple[jax.Array, jax.Array]]
+    """Of the positions of one trace, what queries and keys are turned by."""
 
     def take(self, t: Local, dim: str, index: int) -> Local:
         value = jax.lax.index_in_dim(t.value, index, t.sharding.dims.index(dim), keepdims=False)
         return Local(value, t.sharding.without(dim), t.settles)
 
     def rotate(self, x: Local, positions: Local, model: Model, local: bool) -> Local:
-        inverse, factor = frequencies(model, local), magnitude(model, local)
-        half = len(inverse)
-        angles = positions.value[..., None].astype(jnp.float32) * inverse
-        angles = angles.reshape(*angles.shape[:2], *[1] * (x.value.ndim - 3), half)
-        sin, cos = jnp.sin(angles) * factor, jnp.cos(angles) * factor
+        waves = self._waves(positions.value, model, local)
+        half = waves.shape[-1]
+        sin, cos = waves.reshape(2, *positions.value.shape, *[1] * (x.value.ndim - 3), half)
         turned, rest = x.value[..., : 2 * half].astype(jnp.float32), x.value[..., 2 * half :]
         if model.rotary_pairs == "interleaved":
             first, second = turned[..., 0::2], turned[..., 1::2]
@@ -56,6 +56,24 @@ class AttentionOps(Places):
             turned = jnp.concatenate(parts, axis=-1)
         turned = turned.astype(x.value.dtype)
         return replace(x, value=jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned)
+
+    def _waves(self, positions: jax.Array, model: Model, local: bool) -> jax.Array:
+        """Sines and cosines [2 B L D/2] of the rotary angles at positions [B L], found once for all layers.
+
+        A loop finds them: otherwise XLA computes them again for every head of every layer, which took 7 % of
+        a prefill.
+        """
+        key = id(positions), local
+        if key not in self.waves:
+            inverse, factor = frequencies(model, local), magnitude(model, local)
+            angles = positions[..., None].astype(jnp.float32) * inverse
+
+            def put(number: jax.Array, found: jax.Array) -> jax.Array:
+                return found.at[number].set(jnp.where(number == 0, jnp.sin(angles), jnp.cos(angles)) * factor)
+
+            found = jax.lax.fori_loop(0, 2, put, jnp.zeros((2, *angles.shape), jnp.float32))
+            self.waves[key] = found, positions  # kept, so that no other array gets its id
+        return self.waves[key][0]
 
     # -- the softmax ------------------------------------------------------------------------------------
 
@@ -139,7 +157,7 @@ class AttentionOps(Places):
         if split:
             places, turn = jnp.divmod(places, shards)
             written &= turn == self._turn(split)
-        # what is padding, or another device's, has no place: one of its own behind all, for none is written twice
+        # padding, or another device's, has no place: one of its own behind all, for none is written twice
         count = places.shape[1]
         places = jnp.where(written, places, local + jnp.arange(count))
         stored = self._stored(new)

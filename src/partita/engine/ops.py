@@ -46,6 +46,7 @@ class JaxOps(LoopedOps, AttentionOps, Draws):
         self._scopes = []
         self.activations, self.kv = DTYPES[formats.activations], DTYPES[formats.kv]
         self.reduce = DTYPES[formats.reduce]
+        self.waves = {}
 
     # -- resharding -------------------------------------------------------------------------------------
 

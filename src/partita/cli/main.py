@@ -21,6 +21,7 @@ from partita.cli import (
     glossary,
     plan,
     predict,
+    quality,
     quantize,
     reproduce,
     verify,
@@ -42,6 +43,7 @@ app.command("models")(catalogue.models)
 app.command("clusters")(catalogue.clusters)
 app.command("generate")(generate.command)
 app.command("quantize")(quantize.command)
+app.command("quality")(quality.command)
 app.command("calibrate")(calibrate.command)
 app.command("verify")(verify.command)
 app.command("reproduce")(reproduce.command)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -27,6 +28,7 @@ from partita.checkpoints.random import random_parameters
 from partita.errors import InputError
 from partita.program.parameters import all_parameter_shapes
 from partita.specs.model import Model
+from partita.specs.rotary import LinearScaling, Llama3Scaling, YarnScaling
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
@@ -53,6 +55,49 @@ def test_a_folder_of_every_family_comes_back_in_int8(family: str, dtype: str, tm
             np.testing.assert_array_equal(found.tensor(name), values.astype(kept).astype(np.float32))
             total += values.astype(kept).nbytes
     assert size == total
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        LinearScaling(factor=2),
+        Llama3Scaling(factor=8, low_freq_factor=1, high_freq_factor=4, original_max_position=32),
+        YarnScaling(factor=4, original_max_position=16, attention_factor=1.5),
+    ],
+)
+def test_the_scaling_of_positions_comes_back(scaling: Any, tmp_path: Path):
+    model = forms.LLAMA.model_copy(update={"rotary_scaling": scaling})
+    write_int8(MemoryCheckpoint(model, random_parameters(model, seed=4)), tmp_path / "out")
+    assert open_folder(tmp_path / "out").model == model
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("layers.1.q_scale", None, "lacks layers.1.q_scale"),
+        (
+            "layers.1.q_scale",
+            np.zeros((2, 3, 5), np.float32),
+            "layers.1.q_scale ((2, 3, 5), expected (2, 3, 4))",
+        ),
+        ("layers.1.q_scale", np.zeros((2, 3, 4), np.float16), "stores layers.1.q_scale as F16"),
+        ("layers.1.norm", np.zeros((1, 12), np.int8), "stores layers.1.norm as I8"),
+        ("layers.1.norm_scale", np.zeros(1, np.float32), "'layers.1.norm_scale'"),
+        ("layers.1.q", np.zeros((12, 2, 3, 4), np.float32), "'layers.1.q_scale'"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_refused(
+    name: str, values: np.ndarray | None, message: str, tmp_path: Path
+):
+    held = MemoryCheckpoint(forms.LLAMA, random_parameters(forms.LLAMA, seed=4)).in_int8()
+    write_int8(held, tmp_path / "out")
+    tensors = {**held.parameters, name: values}
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    (tmp_path / "out" / "model.safetensors").write_bytes(tiny_folder.safetensors_bytes(kept))
+    with pytest.raises(InputError) as caught:
+        open_folder(tmp_path / "out")
+    assert message in caught.value.message
+    assert "\n" not in str(caught.value)
 
 
 def test_several_files_have_an_index(tmp_path: Path):

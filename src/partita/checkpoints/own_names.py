@@ -41,7 +41,7 @@ def read_model(path: Path) -> Model:
 def write_model(folder: Path, model: Model) -> None:
     content: dict[str, Any] = {
         "format": _FORMAT,
-        "model": model.model_dump(mode="json", exclude_defaults=True),
+        "model": model.model_dump(mode="json", exclude_none=True),
     }
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from partita.cost.bound import Peaks, bound
-from partita.cost.estimate import estimate, message_seconds, transfer_seconds
+from partita.cost.estimate import Estimate, estimate, message_seconds, transfer_seconds
 from partita.cost.ledger import Entry, Ledger, Loop
 from partita.cost.links import Level, Links
 from partita.cost.looped import hidden_seconds, messages, steps
-from partita.cost.overlap import choose
-from partita.program.switches import Way
+from partita.cost.overlap import choose, overlap_for
+from partita.cost.setting import Setting
+from partita.cost.step import price_step
+from partita.program.switches import Switches, Way, overlap_of
+from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.sharding.spec import parse
-from partita.specs import Constant, Profile
+from partita.specs import Constant, Formats, Profile, Workload, catalogue_model, parse_cluster
 
 TORUS = Links((Level(6.0, kind="torus", axes=3),), {"x": (4,), "y": (4,), "z": (4,)})
 SWITCH = Links((Level(6.0, kind="switch"),), {"x": (8,)})
@@ -160,3 +163,38 @@ def test_an_operation_is_looped_where_the_estimate_gains():
     assert chosen() == {"long/gather": "one-way", "short/gather": "one-way"}
     assert chosen(switch__message_seconds=0.01, looped_share=0.0) == {}
     assert chosen(looped_share=0.0) == {}
+
+
+def test_a_step_is_never_slower_for_what_is_chosen():
+    """PaLM 540B on 64 TPU v4; and nothing is chosen where chips hide nothing, or have no profile."""
+    model, cluster, mesh = catalogue_model("palm-540b"), parse_cluster("tpu-v4:4x4x4"), Mesh.of((4, 4, 4))
+    known = cluster.profile
+    assert known is not None
+    roles = parse_layout("ws2d/batch", mesh.axes)
+    storage, formats = plan_storage(model, mesh, roles, roles), Formats()
+    none = Constant(value=0.0, fixed="given")
+    blind = known.model_copy(update={"constants": {**known.constants, "looped_share": none}})
+    for batch, queries, context in ((64, 1, 2048), (512, 1, 2048), (64, 2048, None)):
+        workload = Workload(prompt=2048, output=64, batch=batch)
+        setting = Setting(model, cluster, mesh, formats, workload)
+        step = {"batch": batch, "queries": queries, "context": context}
+        layout = resolve(roles, storage, mesh, batch, queries)
+        chosen = overlap_for(setting, layout, **step)
+
+        def seconds(
+            overlap: Mapping[str, Way], setting: Setting = setting, layout: Layout = layout, step: dict = step
+        ) -> Estimate:
+            switches = Switches(overlap_of(overlap))
+            priced = price_step(model, layout, mesh.size, formats, switches=switches, **step)
+            return estimate(priced.ledger, setting.peaks, known)
+
+        plain, best = seconds({}), seconds(chosen)
+        assert best.device_seconds < plain.device_seconds
+        assert best.least_seconds == pytest.approx(plain.least_seconds)
+        assert best.device_seconds >= plain.least_seconds
+        assert all(
+            seconds({name: way}).device_seconds <= plain.device_seconds for name, way in chosen.items()
+        )
+        for profile in (blind, None):
+            other = replace(setting, cluster=cluster.model_copy(update={"profile": profile}))
+            assert overlap_for(other, layout, **step) == {}

@@ -12,6 +12,7 @@ from partita.cli.clock import Clocking, clocked
 from partita.cli.generate import Devices, PlanFile, PrefillAttention, PrefillFfn, running
 from partita.cli.output import progress_console, show, show_json
 from partita.errors import InputError
+from partita.program.switches import Switches, overlap_of
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, Roles, parse_roles
 from partita.specs.formats import Formats
@@ -34,6 +35,7 @@ def command(
     context: Annotated[int, typer.Option("--context", help="Tokens the cache holds.")] = 32,
     dtype: Annotated[str, typer.Option("--dtype", help="f32, counted in HLO too, or bf16.")] = "f32",
     devices: Devices = None,
+    overlap: Annotated[str, typer.Option("--overlap", help=o.OVERLAP_HELP)] = "none",
     clock: Annotated[
         bool, typer.Option("--clock", help="Time steps, and compare with the estimates of --on.")
     ] = False,
@@ -53,6 +55,8 @@ def command(
     if dtype not in ("f32", "bf16"):
         raise InputError("dtype", dtype, "accepted are f32, bf16")
     if clock:
+        if overlap != "none":
+            raise InputError("overlap", overlap, "is not for --clock: estimates are of steps without")
         named = (
             ffn is not None or attention is not None or prefill_ffn or prefill_attention or plan is not None
         )
@@ -79,7 +83,7 @@ def command(
         run = running(plan, mesh, None, ffn, attention, prefill_ffn, prefill_attention)
         shape, pairs = run.mesh, [(run.prefill, run.decode)]
     described = o.read_model(model)
-    formats = Formats.all_in(dtype)
+    formats, switches = Formats.all_in(dtype), Switches(overlap_of(overlap))
     from partita.engine.devices import devices_for
 
     chosen = devices_for(shape.chips, devices)
@@ -97,6 +101,7 @@ def command(
             prompt=workload.prompt,
             context=workload.context,
             devices=chosen,
+            switches=switches,
         ):
             checks.append(check)
             status.update(f"{len(checks)} of {3 * len(pairs)}: {check.phase} {check.layout}")

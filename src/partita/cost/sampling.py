@@ -138,8 +138,8 @@ class Draws:
 def price_draw(ops: SamplingOps[Sized], logits: Sized, vocabulary: int, kind: Kind) -> None:
     """Prices the next token of logits [B 1 V]; every chip knows the settings of all sequences."""
     one = Sized(Sharding("B", ("",)), {"B": logits.sizes["B"], "M": 2}, "f32", "f32")
-    settings = dict.fromkeys((*NUMBERS, "sample"), one)
+    settings: dict[str, Sized] = dict.fromkeys((*NUMBERS, "sample"), one)
     settings["seed"] = replace(one, sharding=Sharding("BM", ("", "")))
     known = replace(logits, sharding=logits.sharding.without("L"))
-    history = dict.fromkeys(("prompt", "output", "bias"), known)
+    history: dict[str, Sized] = dict.fromkeys(("prompt", "output", "bias"), known)
     sample(ops, logits, vocabulary, kind, settings, one, history)

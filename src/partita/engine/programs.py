@@ -7,14 +7,14 @@ batch are whatever it is called with. Knows shapes and shardings, but no checkpo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from partita.engine.draw_steps import DrawSteps
 from partita.engine.local import Local
 from partita.engine.moving import into_slots, ringed, roomy
 from partita.engine.ops import JaxOps
@@ -22,7 +22,6 @@ from partita.engine.requests import check_model
 from partita.engine.shapes import WHOLE, Cache, Part, Shapes, kept, local_part, plain_part
 from partita.program import transformer
 from partita.program.parameters import scale_name
-from partita.program.sampling import Kind, sample
 from partita.program.switches import Switches
 from partita.sharding.layout import Layout, Storage, product
 from partita.sharding.mesh import Mesh
@@ -31,15 +30,6 @@ from partita.specs.formats import Formats
 from partita.specs.model import Model
 
 Gives = Literal["tokens", "logits"]
-
-
-class Draw(NamedTuple):
-    """Next tokens [slots]; of kind "full" also how often each slot has written each token [slots V], and
-    log-probabilities (see `program.sampling.Drawn`)."""
-
-    tokens: Any
-    output: Any
-    logprobs: Any
 
 
 _SPARING = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
@@ -67,7 +57,8 @@ class Programs(Shapes):
         # one compiled step per layout and shape, for the life of this object
         self.prefill, self.extend, self.logits = map(cache, (self._prefill, self._extend, self._logits))
         self.switch, self.insert = map(cache, (self._switch, self._insert))
-        self.first, self.decode = map(cache, (self._first, self._decode))
+        self.decode, self.draws = cache(self._decode), DrawSteps(self)
+        self._zeros = cache(self._emptied)
         self.traced = 0
         """How often a step was traced, and so compiled: once for each layout and shape."""
 
@@ -86,7 +77,7 @@ class Programs(Shapes):
 
         out = self._last_logits(layout) if gives == "logits" else WHOLE
         cache = self.cache_specs(*kept(layout))
-        return self._jit(step, (self.parameter_specs(), WHOLE, WHOLE), (out, cache), layout=layout)
+        return self.jit(step, (self.parameter_specs(), WHOLE, WHOLE), (out, cache), layout=layout)
 
     def _last_logits(self, layout: Layout) -> PartitionSpec:
         return self.spec(parse(transformer.logits_sharding(layout)))
@@ -119,7 +110,7 @@ class Programs(Shapes):
         found = self._last_logits(layout) if gives == "logits" else WHOLE
         out = cache if gives is None else (found, cache)
         in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE)
-        return self._jit(step, in_specs, out, donate=(1,), layout=layout)
+        return self.jit(step, in_specs, out, donate=(1,), layout=layout)
 
     def _logits(self, layout: Layout) -> Callable[..., Any]:
         """(parameters, tokens [B L]) -> float32 logits [B L V] of every token, V padded."""
@@ -128,7 +119,7 @@ class Programs(Shapes):
             logits, _ = self._forward(self.ops(), layout, parameters, tokens, _positions(tokens))
             return logits.value
 
-        return self._jit(step, (self.parameter_specs(), WHOLE), self._last_logits(layout), layout=layout)
+        return self.jit(step, (self.parameter_specs(), WHOLE), self._last_logits(layout), layout=layout)
 
     def _switch(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
         """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`.
@@ -144,7 +135,7 @@ class Programs(Shapes):
                 for layer, pair in enumerate(kv)
             )
 
-        return self._jit(step, (self.cache_specs(*before), WHOLE), self.cache_specs(*after))
+        return self.jit(step, (self.cache_specs(*before), WHOLE), self.cache_specs(*after))
 
     def _insert(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
         """(cache of slots (donated), keys and values of prompts, lengths [B], rows [n], slots [n]) -> cache.
@@ -169,7 +160,7 @@ class Programs(Shapes):
 
         specs = self.cache_specs(*after)
         in_specs = (specs, self.cache_specs(*before), WHOLE, WHOLE, WHOLE)
-        return self._jit(step, in_specs, specs, donate=(0,))
+        return self.jit(step, in_specs, specs, donate=(0,))
 
     def _moved(
         self,
@@ -186,81 +177,39 @@ class Programs(Shapes):
         t = ops.to(ringed(ops, local_part(part, before), lengths, places), str(after))
         return plain_part(roomy(t, places // product(self.mesh.size, after["S"])))
 
-    def _first(self, source: Layout, target: Layout, kind: Kind) -> Callable[..., Any]:
-        """(logits [B 1 V] of prefill, rows [slots], settings, positions [slots], history) -> `Draw` of the
-        tokens [slots] that come first, each slot's from the prompt in its row."""
-        before = parse(transformer.logits_sharding(source))
-        after = transformer.logits_sharding(target)
-
-        def step(logits, rows, settings, positions, history):
-            ops = self.ops()
-            whole = ops.to(Local(logits, before), str(before.split("B", "")))
-            logits = ops.to(replace(whole, value=whole.value[rows]), after)
-            return self._drawn(ops, kind, logits, settings, positions, history)
-
-        specs = (self.spec(before), WHOLE, WHOLE, WHOLE, self.history_specs(target, kind))
-        return self._jit(step, specs, self._draw_specs(target, kind))
-
-    def _decode(self, layout: Layout, kind: Kind = "greedy") -> Callable[..., Any]:
+    def _decode(self, layout: Layout, gives: Gives = "tokens") -> Callable[..., Any]:
         """(parameters, cache (donated), tokens [B], positions [B]) -> next tokens [B], their positions, the
-        cache; with a `kind` but greedy (..., settings, history) -> `Draw`, positions, cache.
+        cache; or instead of tokens the logits [B 1 V] that they are drawn from.
 
         A token at a position below zero is none: nothing is written, and what comes back is of no use.
         """
 
-        def step(parameters, cache, tokens, positions, *by):
+        def step(parameters, cache, tokens, positions):
             ops = self.ops()
             after = positions + 1
             logits, cache = self._forward(
                 ops, layout, parameters, tokens[:, None], positions[:, None], None, cache, after
             )
-            if by:
-                found = self._drawn(ops, kind, logits, by[0], after, by[1])
-            else:
-                found = transformer.greedy(ops, logits, self.model.vocabulary).value
-            return found, jnp.where(positions < 0, positions, after), cache
+            found = logits if gives == "logits" else transformer.greedy(ops, logits, self.model.vocabulary)
+            return found.value, jnp.where(positions < 0, positions, after), cache
 
         cache = self.cache_specs(*kept(layout))
-        in_specs, out = (self.parameter_specs(), cache, WHOLE, WHOLE), WHOLE
-        if kind != "greedy":
-            in_specs += (WHOLE, self.history_specs(layout, kind))
-            out = self._draw_specs(layout, kind)
-        return self._jit(step, in_specs, (out, WHOLE, cache), donate=(1,), layout=layout)
-
-    # -- drawing tokens -----------------------------------------------------------------------------------
-
-    def history_specs(self, layout: Layout, kind: Kind) -> PartitionSpec:
-        """How what each slot has written and is biased by is split [slots V]: as logits are."""
-        logits = parse(transformer.logits_sharding(layout))
-        return self.spec(logits.without("L")) if kind == "full" else WHOLE
-
-    def _draw_specs(self, layout: Layout, kind: Kind) -> Draw:
-        if kind != "full":
-            return Draw(WHOLE, None, None)
-        return Draw(WHOLE, self.history_specs(layout, kind), WHOLE)
-
-    def _drawn(self, ops, kind: Kind, logits: Local, settings, positions, history) -> Draw:
-        split = logits.sharding.without("L")
-        drawn = sample(
-            ops,
-            logits,
-            self.model.vocabulary,
-            kind,
-            {name: Local(value, parse("B M" if value.ndim > 1 else "B")) for name, value in settings.items()},
-            Local(positions, parse("B")),
-            {name: Local(value, split) for name, value in history.items()},
-        )
-        return Draw(*(None if t is None else t.value for t in (drawn.tokens, drawn.output, drawn.logprobs)))
+        out = self._last_logits(layout) if gives == "logits" else WHOLE
+        in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE)
+        return self.jit(step, in_specs, (out, WHOLE, cache), donate=(1,), layout=layout)
 
     def empty(self, layout: Layout, batch: int, capacity: int, queries: int = 1) -> Cache:
         """A cache without tokens, as `Shapes.cache` describes it."""
+        return self._zeros(layout, batch, capacity, queries)()
+
+    def _emptied(self, layout: Layout, batch: int, capacity: int, queries: int) -> Callable[[], Cache]:
         shapes = self.cache(layout, batch, capacity, queries)
         shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
 
         def zeros() -> Cache:
             return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
 
-        return jax.jit(zeros, out_shardings=shardings)()
+        return jax.jit(zeros, out_shardings=shardings)
 
     # -- the program on a device's arrays -----------------------------------------------------------------
 
@@ -318,7 +267,7 @@ class Programs(Shapes):
         keys, values = kept(layout)
         return [(local_part(pair[0], keys), local_part(pair[1], values)) for pair in cache]
 
-    def _jit(
+    def jit(
         self,
         step: Callable[..., Any],
         in_specs,

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from partita.engine.programs import Draw, Programs
+from partita.engine.draw_steps import Draw
+from partita.engine.programs import Programs
 from partita.engine.settings import IDLE, Sample, arrays, biases, written
 from partita.engine.shapes import WHOLE
 from partita.errors import InputError
@@ -150,8 +151,8 @@ class Slots:
             self._cache = run(self._cache, prompts.cache, prompts.lengths, rows, slots)
         self._sent = None
         sent = self._send()
-        draw = self.programs.first(prompts.layout, self.layout, sent.kind)(
-            prompts.logits, source, sent.settings, sent.positions, sent.history
+        draw = self.programs.draws.first(prompts.layout, self.layout, sent.kind)(
+            prompts.logits, source, *sent.given()
         )
         new = np.isin(np.arange(self.count), slots)
         self._tokens = jnp.where(self._whole(new), draw.tokens, self._tokens)
@@ -176,15 +177,13 @@ class Slots:
     def step(self) -> Tokens:
         """The next token of every slot."""
         sent = self._send()
-        run = self.programs.decode(self.layout, sent.kind)
-        args = (self.parameters, self._cache, self._tokens, sent.positions)
+        run = self.programs.decode(self.layout, "tokens" if sent.kind == "greedy" else "logits")
+        found, sent.positions, self._cache = run(self.parameters, self._cache, self._tokens, sent.positions)
         if sent.kind == "greedy":
-            tokens, sent.positions, self._cache = run(*args)
-            draw = Draw(tokens, None, None)
+            draw = Draw(found)
         else:
-            draw, sent.positions, self._cache = run(*args, sent.settings, sent.history)
-        if draw.output is not None:
-            sent.history["output"] = draw.output
+            draw = self.programs.draws.next(self.layout, sent.kind)(found, *sent.given())
+            sent.output = draw.output
         self._tokens = draw.tokens
         busy = self._positions != _NOBODY
         self._positions += busy
@@ -213,12 +212,13 @@ class Slots:
         if self._sent is None:
             samples = [sample or IDLE for sample in self.samples]
             kind = KINDS[max(KINDS.index(needs(sample.request)) for sample in samples)]
-            history = {}
+            known = {}
             if kind == "full":
-                place = self.programs.named(self.programs.history_specs(self.layout, kind))
-                history = {name: jax.device_put(known.copy(), place) for name, known in self._history.items()}
+                place = self.programs.named(self.programs.draws.history(self.layout))
+                known = {name: jax.device_put(each.copy(), place) for name, each in self._history.items()}
+            output = known.pop("output", None)
             settings = {name: self._whole(setting) for name, setting in arrays(samples).items()}
-            self._sent = _Sent(kind, settings, history, self._whole(self._positions))
+            self._sent = _Sent(kind, self._whole(self._positions), settings, known, output)
         return self._sent
 
     def _whole(self, array: np.ndarray) -> jax.Array:
@@ -231,6 +231,11 @@ class _Sent:
     """What the devices have been told of the slots."""
 
     kind: Kind
-    settings: dict[str, jax.Array]
-    history: dict[str, Any]
     positions: jax.Array
+    settings: dict[str, jax.Array]
+    known: dict[str, jax.Array]
+    output: jax.Array | None
+
+    def given(self) -> tuple[Any, ...]:
+        """What a draw is given beside logits."""
+        return self.settings, self.positions, self.known, self.output

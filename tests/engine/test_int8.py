@@ -73,15 +73,13 @@ def run(on: Engine) -> tuple[np.ndarray, np.ndarray, Any, Layout]:
     """Tokens [steps, B] and logits [steps, B, V] of prefill and decode, the last cache and its layout."""
     batch, programs = on.batch(PROMPTS), on.programs
     with logits_beside_tokens():
-        (tokens, logits), kv = compiled(
-            programs.prefill(batch.prefill), on.parameters, batch.tokens, batch.lengths
-        )
+        args = on.parameters, batch.tokens, batch.lengths
+        (tokens, logits), kv = compiled(programs.prefill(batch.prefill), *args)(*args)
         cache = programs.switch(batch.prefill, batch.decode, on.capacity(32))(kv, batch.lengths)
-        found, positions, step = [(tokens, logits)], batch.lengths, None
+        positions, found = batch.lengths, [(tokens, logits)]
+        step = compiled(programs.decode(batch.decode), on.parameters, cache, tokens, positions)
         for _ in range(STEPS):
-            args = on.parameters, cache, tokens, positions
-            step = step or programs.decode(batch.decode).lower(*args).compile(compiler_options=QUICK)
-            (tokens, logits), positions, cache = step(*args)
+            (tokens, logits), positions, cache = step(on.parameters, cache, tokens, positions)
             found.append((tokens, logits))
     rows, vocabulary = len(PROMPTS), on.model.vocabulary
     return (
@@ -93,7 +91,7 @@ def run(on: Engine) -> tuple[np.ndarray, np.ndarray, Any, Layout]:
 
 
 def compiled(step: Any, *args: Any) -> Any:
-    return step.lower(*args).compile(compiler_options=QUICK)(*args)
+    return step.lower(*args).compile(compiler_options=QUICK)
 
 
 def rows_of(part: Part, dims: str, layout: Layout, model: Model) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from partita.engine.int8 import quantise_rows
 from partita.engine.local import Local, Places, aligned
+from partita.engine.products import as_bits
 from partita.program.ops import Seen
 from partita.program.rotary import frequencies, magnitude
 from partita.program.switches import Switches
@@ -32,6 +33,7 @@ class AttentionOps(Places):
 
     activations: Any
     kv: Any
+    on_cpu: bool
     switches: Switches
     waves: dict[tuple[int, bool], tuple[jax.Array, jax.Array]]
     """Of the positions of one trace, what queries and keys are turned by."""
@@ -81,12 +83,14 @@ class AttentionOps(Places):
         value = self._masked(scores, seen)
         if sums is None:
             value = self._power(value - jnp.max(value, axis=-1, keepdims=True))
-            value = value / jnp.sum(value, axis=-1, keepdims=True)
+            total = jnp.sum(value, axis=-1)
         else:
             largest = jnp.max(sums.value[..., 0], axis=-1, keepdims=True)
             parts = sums.value[..., 1] * self._power(sums.value[..., 0] - largest)
-            value = self._power(value - largest) / jnp.sum(parts, axis=-1, keepdims=True)
-        return replace(scores, value=value.astype(self.activations))
+            value, total = self._power(value - largest), jnp.sum(parts, axis=-1)
+        # what is mixed by them is divided by their sum: it is smaller than they are
+        times = Local((1 / total).transpose(0, 2, 1, 3), scores.sharding.only("BLKG"))
+        return replace(scores, value=value.astype(self.activations), times=times)
 
     def shard_sums(self, scores: Local, seen: Seen[Local]) -> Local:
         value = self._masked(scores, seen)
@@ -164,16 +168,26 @@ class AttentionOps(Places):
         scale = cache.scale
         if scale is not None and stored.scale is not None:
             scale = replace(scale, value=_put(scale.value, "BKS", places, stored.scale.value))
+        if self.on_cpu and self.kv == jnp.bfloat16:  # XLA's CPU backend scatters these as floats, all of them
+            bits = _put(as_bits(cache.value), dims, places, as_bits(stored.value))
+            return replace(cache, value=jax.lax.bitcast_convert_type(bits, self.kv))
         return replace(cache, value=_put(cache.value, dims, places, stored.value), scale=scale)
 
 
 def _put(cache: jax.Array, dims: str, places: jax.Array, new: jax.Array) -> jax.Array:
     """A cache of these dims with new [B L K] or [B L K D] at `places` [B L].
 
-    With an index for every dim up to S XLA writes in place; a slice between two of them makes it copy.
+    With an index for every dim up to S XLA writes in place; a slice between two of them makes it copy, and so
+    does a single row, unless it is a slice that is updated.
     """
     index = {"B": jnp.arange(cache.shape[0])[:, None, None], "S": places[..., None]}
     index["K"] = jnp.arange(cache.shape[1])[None, None]
+    if new.shape[:3] == (1, 1, 1):
+        axis, place = dims.index("S"), places[0, 0]
+        row = new.reshape([1 if i == axis else n for i, n in enumerate(cache.shape)])
+        old = jax.lax.dynamic_slice_in_dim(cache, place, 1, axis)
+        row = jnp.where(place < cache.shape[axis], row, old)
+        return jax.lax.dynamic_update_slice_in_dim(cache, row, place, axis)
     if dims == "BKDS":
         index = {dim: each[..., None] for dim, each in index.items()}
         index["D"] = jnp.arange(cache.shape[2])[None, None, None]

@@ -35,7 +35,7 @@ def product(text: str, a: jax.Array, b: jax.Array, dtype: Any, on_cpu: bool) -> 
     if on_cpu and b.dtype == jnp.bfloat16:
         dims = _dims(text)
         if dims.batch:  # XLA's CPU backend has no such product of bfloat16 (jaxlib 0.10.2)
-            return _dot(text, a.astype(dtype).astype(jnp.float32), b.astype(jnp.float32))
+            return _dot(text, a.astype(dtype).astype(jnp.float32), _floats(b))
         rows = math.prod(n for n, dim in zip(a.shape, text, strict=False) if dim in dims.left)
         if dtype == jnp.float32 or rows < 2:
             return _by_parts(text, a, b, 3 if dtype == jnp.float32 else 2)
@@ -85,6 +85,16 @@ def _in_halves(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
     found = found.reshape(*a.shape[: len(dims.left)], *b.shape[len(dims.summed) :])
     order = dims.left + dims.right
     return found if order == out else found.transpose([order.index(dim) for dim in out])
+
+
+def _floats(values: jax.Array) -> jax.Array:
+    """bfloat16 as float32 by its bits: a conversion proper is put before what was written, for all layers."""
+    return jax.lax.bitcast_convert_type(as_bits(values).astype(jnp.uint32) << 16, jnp.float32)
+
+
+def as_bits(values: jax.Array) -> jax.Array:
+    """bfloat16 as what stands in memory, uint16."""
+    return jax.lax.bitcast_convert_type(values, jnp.uint16)
 
 
 def _dims(text: str) -> _Dims:

@@ -81,7 +81,8 @@ def measure(asked: argparse.Namespace, say: Any) -> dict[str, Any]:
             except DidNotRun as error:
                 engines[name] = {"failed": str(error)}
         rates: dict[str, list[float]] = {what: [] for what in ROOFS}
-        for title, case in CASES.items():
+        for title in asked.case or CASES:
+            case = CASES[title]
             visits: dict[str, list[list[float]]] = {name: [] for name in engines}
             for turn in range(VISITS):
                 for what, roof in ROOFS.items():
@@ -162,6 +163,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=2.0, help=f"of each of {VISITS} visits to a case of an engine")
     add("--devices", type=int, action="append", help="CPU devices of Partita's engine; repeatable (1 and 8)")
     add("--only", action="append", metavar="NAME", help="engines whose name starts so; repeatable")
+    add("--case", action="append", choices=CASES, help="time this one only; repeatable")
     add("--peer-python", action="append", default=[], metavar="PYTHON", help="that has a peer; repeatable")
     add("--gguf", type=Path, help="the model's file for llama.cpp; found where its package is installed")
     add("--json", type=Path, help="also write the result to this file")

@@ -26,7 +26,7 @@ def command(
     activations: Annotated[
         str, typer.Option("--activations", help="f32 or bf16: what int8 leaves in floating point.")
     ] = "f32",
-    tokens: Annotated[int, typer.Option("--tokens", help="Of the text, from its start.")] = 512,
+    tokens: Annotated[int, typer.Option("--tokens", help="Of the text at most, from its start.")] = 2048,
     window: Annotated[
         int | None, typer.Option("--window", help="Tokens that are run together; 512 or the model's most.")
     ] = None,

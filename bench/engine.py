@@ -36,9 +36,8 @@ CASES = {
 }
 ROOFS = {what: Case(what, 1, 1) for what in ("memory", "matmul")}
 WEIGHTS = ("f32", "int8", "bf16")
-LAYOUTS = {1: "ws1d/heads,ws1d/heads"}
-"""Of prefill and decode by the number of devices; of any other number `SPLIT`."""
-SPLIT = "ws1d/batch,ws1d/batch"
+LAYOUTS = "ws1d/heads,ws1d/heads"
+"""Of prefill and decode. On 8 devices none was faster (ws1d/batch, wg-x/batch)."""
 VISITS = 3
 
 
@@ -119,7 +118,7 @@ def own_commands(devices: Sequence[int]) -> dict[str, list[str | Path]]:
     return {
         f"partita {weights}" + (f", {count} devices" if count > 1 else ""): [
             *script,
-            *("--devices", str(count), "--weights", weights, "--layouts", LAYOUTS.get(count, SPLIT)),
+            *("--devices", str(count), "--weights", weights, "--layouts", LAYOUTS),
         ]
         for count in devices
         for weights in WEIGHTS

@@ -36,6 +36,44 @@ def test_generate_prints_one_object_and_the_same_tokens_as_a_plan_says(
     assert planned["text"] == found["completion"]
 
 
+def test_generate_draws_samples_that_a_seed_brings_back(partita: Partita, tiny: Path):
+    ask = (
+        "generate",
+        tiny,
+        "--prompt",
+        "ab",
+        "--max-tokens",
+        6,
+        "--temperature",
+        2,
+        "--n",
+        3,
+        "--logprobs",
+        2,
+    )
+    cut = ("--top-p", 0.99, "--repetition-penalty", 1.1, "--logit-bias", "5=-1,6=-2", "--logprobs", 2)
+    found = partita(*ask, *cut, "--seed", 7, "--json").json
+    again = partita(*ask, *cut, "--seed", 7, "--json", "--mesh", "x=2").json
+    tokens = [sample["tokens"] for sample in found["samples"]]
+    assert tokens == [sample["tokens"] for sample in again["samples"]]
+    assert found["tokens"] == tokens[0]
+    assert len({tuple(each) for each in tokens}) == 3
+    for sample in found["samples"]:
+        assert sample["text"] == f"ab{sample['completion']}"
+        assert [each["token"] for each in sample["logprobs"]] == sample["tokens"]
+        for each in sample["logprobs"]:
+            likeliest = [other["logprob"] for other in each["alternatives"]]
+            assert likeliest == sorted(likeliest, reverse=True)
+            assert 0 >= likeliest[0] >= each["logprob"]
+            assert len(likeliest) == 2
+    stopped = partita(*ask, *cut, "--seed", 7, "--stop-token-ids", tokens[1][2], "--json").json
+    assert stopped["samples"][1]["tokens"] == tokens[1][: tokens[1].index(tokens[1][2])]
+    assert stopped["samples"][1]["finish_reason"] == "stop"
+
+    shown = partita(*ask, "--seed", 7).out
+    assert [f"--- sample {i} of 3\nab" in shown for i in (1, 2, 3)] == [True] * 3
+
+
 def test_verify_prints_exact_checks_of_both_phases(partita: Partita):
     layouts = ("--prefill-ffn", "wg-x", "--ffn", "ws2d", "--attention", "batch")
     found = partita("verify", "smollm2-135m", "--mesh", "x=2", *layouts, "--batch", 2, "--json").json

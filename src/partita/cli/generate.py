@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from partita.cli import options as o
+from partita.cli import sampling_options as s
+from partita.cli.answers import stream
 from partita.cli.output import progress_bar, show_json
 from partita.errors import InputError
-from partita.specs.sampling import Sampling
 
 if TYPE_CHECKING:
     from partita.checkpoints.protocol import Checkpoint
@@ -106,12 +104,7 @@ def prompt_of(
     if (prompt is None) == (prompt_ids is None):
         raise InputError("prompt", None, "give --prompt TEXT or --prompt-ids 1,2,3, one of the two")
     if prompt_ids is not None:
-        parts = [part.strip() for part in prompt_ids.split(",")]
-        if not all(part.isdecimal() for part in parts):
-            raise InputError(
-                "prompt-ids", prompt_ids, "token ids joined by commas are accepted, such as 1,2,3"
-            )
-        return [int(part) for part in parts], ""
+        return s.token_ids("prompt-ids", prompt_ids), ""
     if checkpoint.tokenizer is None:
         raise InputError("prompt", prompt, "this file has no tokenizer; give --prompt-ids 1,2,3")
     assert prompt is not None
@@ -121,44 +114,26 @@ def prompt_of(
     return checkpoint.tokenizer.encode(prompt), prompt
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What was generated, why it ended ("length" or "stop"), and the seconds of each phase."""
-
-    text: str
-    tokens: list[int]
-    finish_reason: str
-    seconds: dict[str, float]
-
-
-def stream(engine: Engine, ids: list[int], max_tokens: int, shown: str, quiet: bool) -> Answer:
-    """Generates greedily; writes `shown` and then the text as it comes to standard output, unless `quiet`."""
-
-    def write(text: str) -> None:
-        if not quiet:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-
-    write(shown)
-    texts, tokens, reason, start, first = [], [], "", time.perf_counter(), 0.0
-    for piece in engine.pieces(ids, Sampling(max_tokens=max_tokens)):
-        first = first or time.perf_counter() - start
-        tokens += [] if piece.token is None else [piece.token]
-        reason = piece.finish or reason
-        texts.append(piece.text)
-        write(piece.text)
-    write("\n")
-    seconds = {"prefill": first, "decode": time.perf_counter() - start - first}
-    return Answer("".join(texts), tokens, reason, seconds)
-
-
 def command(
     model: o.ModelName,
     prompt: Annotated[str | None, typer.Option("--prompt", help="Text to go on from.")] = None,
     prompt_ids: Annotated[str | None, typer.Option("--prompt-ids", help="Token ids: 1,2,3.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the chat template.")] = False,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens to generate.")] = 64,
-    temperature: Annotated[float, typer.Option("--temperature", help="Only 0, greedy, so far.")] = 0.0,
+    max_tokens: s.MaxTokens = 64,
+    temperature: s.Temperature = 0.0,
+    top_k: s.TopK = 0,
+    top_p: s.TopP = 1.0,
+    min_p: s.MinP = 0.0,
+    repetition_penalty: s.RepetitionPenalty = 1.0,
+    presence_penalty: s.PresencePenalty = 0.0,
+    frequency_penalty: s.FrequencyPenalty = 0.0,
+    logit_bias: s.LogitBias = None,
+    stop: s.Stop = None,
+    stop_token_ids: s.StopTokenIds = None,
+    ignore_eos: s.IgnoreEos = False,
+    logprobs: s.Logprobs = None,
+    n: s.Samples = 1,
+    seed: s.Seed = None,
     plan: PlanFile = None,
     mesh: o.MeshText = None,
     devices: Devices = None,
@@ -179,28 +154,40 @@ def command(
     json: o.AsJson = False,
 ) -> None:
     """Generate text with a model split over this machine's devices."""
-    if temperature != 0:
-        raise InputError("temperature", temperature, "only 0 (greedy) is accepted so far")
-    if max_tokens < 1:
-        raise InputError("max-tokens", max_tokens, "1 or more tokens are accepted")
+    sampling = s.read_sampling(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias,
+        stop=stop,
+        stop_token_ids=stop_token_ids,
+        ignore_eos=ignore_eos,
+        logprobs=logprobs,
+        n=n,
+        seed=seed,
+    )
     run = running(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention)
     from partita.checkpoints.open import open_checkpoint
 
     checkpoint = open_checkpoint(model)
     ids, shown = prompt_of(checkpoint, prompt, prompt_ids, chat)
+    s.check_tokens(sampling, checkpoint.model.vocabulary)
     engine = load_engine(
         checkpoint, run, devices, ids, max_tokens, dtype=dtype, weights=weights, kv=kv, chunk=chunk
     )
-    answer = stream(engine, ids, max_tokens, shown, quiet=json)
+    answers, seconds = stream(engine, ids, sampling, shown, quiet=json)
     if json:
+        samples = [answer.as_json(shown, sampling) for answer in answers]
         show_json(
             {
-                "text": shown + answer.text,
-                "completion": answer.text,
-                "tokens": answer.tokens,
-                "finish_reason": answer.finish_reason,
+                **samples[0],
                 "prompt_tokens": len(ids),
-                "completion_tokens": len(answer.tokens),
-                "seconds": {**answer.seconds, "note": "each phase's first step compiles"},
+                "samples": samples,
+                "seconds": {**seconds, "note": "each phase's first step compiles"},
             }
         )

@@ -1,0 +1,93 @@
+"""The options that say how tokens are drawn, and what they make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from partita.errors import InputError
+from partita.specs.sampling import Sampling
+
+MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Tokens to generate at most.")]
+Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token each time.")]
+TopK = Annotated[int, typer.Option("--top-k", help="Only the k most likely tokens; 0 for all.")]
+TopP = Annotated[
+    float, typer.Option("--top-p", help="Only the most likely tokens of this probability together.")
+]
+MinP = Annotated[
+    float, typer.Option("--min-p", help="Only tokens of this share of the most likely one's probability.")
+]
+RepetitionPenalty = Annotated[
+    float, typer.Option("--repetition-penalty", help="Divides logits of tokens in the prompt or the output.")
+]
+PresencePenalty = Annotated[
+    float, typer.Option("--presence-penalty", help="Taken from logits of tokens in the output, -2 to 2.")
+]
+FrequencyPenalty = Annotated[
+    float, typer.Option("--frequency-penalty", help="The same for each time they are there, -2 to 2.")
+]
+LogitBias = Annotated[
+    str | None, typer.Option("--logit-bias", help="Added to logits of tokens: 50=-100,7=2.5.")
+]
+Stop = Annotated[
+    list[str] | None, typer.Option("--stop", help="A text the output ends before; may be given again.")
+]
+StopTokenIds = Annotated[
+    str | None, typer.Option("--stop-token-ids", help="Tokens the output ends before: 1,2,3.")
+]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's own end of text.")]
+Logprobs = Annotated[
+    int | None, typer.Option("--logprobs", help="Log-probabilities, with so many alternatives; in --json.")
+]
+Samples = Annotated[int, typer.Option("--n", help="Samples of the prompt, which is read once.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Of the randomness; another each time by default.")]
+
+
+def read_sampling(
+    *, logit_bias: str | None, stop: Sequence[str] | None, stop_token_ids: str | None, **others: Any
+) -> Sampling:
+    """The settings that the options give. Raises InputError naming the option."""
+    try:
+        return Sampling(
+            logit_bias=_biases(logit_bias),
+            stop=stop or (),
+            stop_token_ids=token_ids("stop_token_ids", stop_token_ids) if stop_token_ids is not None else (),
+            **others,
+        )
+    except InputError as error:
+        raise _named(error) from None
+
+
+def check_tokens(sampling: Sampling, vocabulary: int) -> None:
+    """Raises InputError naming the option for a token that the vocabulary does not have."""
+    try:
+        sampling.check_tokens(vocabulary)
+    except InputError as error:
+        raise _named(error) from None
+
+
+def _named(error: InputError) -> InputError:
+    return InputError(error.field.replace("_", "-"), error.value, error.message)
+
+
+def token_ids(field: str, text: str) -> list[int]:
+    """Reads `1,2,3`. Raises InputError naming the option."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise InputError(field, text, "token ids joined by commas are accepted, such as 1,2,3")
+    return [int(part) for part in parts]
+
+
+def _biases(text: str | None) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for part in (text or "").split(",") if text is not None else ():
+        token, _, bias = part.partition("=")
+        try:
+            found[token_ids("logit_bias", token)[0]] = float(bias)
+        except ValueError:
+            raise InputError(
+                "logit_bias", text, "token=number pairs joined by commas are accepted, such as 50=-100,7=2.5"
+            ) from None
+    return found

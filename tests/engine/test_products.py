@@ -9,8 +9,9 @@ import pytest
 
 from partita.engine.products import product
 
-SIZES = {"B": 2, "L": 1, "E": 6, "K": 3, "G": 2, "D": 4, "M": 2, "F": 10, "V": 12}
+SIZES = {"B": 2, "L": 1, "E": 6, "K": 3, "G": 2, "D": 4, "M": 2, "F": 10, "V": 12, "S": 5}
 TEXTS = ("BLE,EKGD->BLKGD", "BLE,EMKD->MBLKD", "BLKGD,KGDE->BLE", "BLF,FE->BLE", "BLE,VE->BLV")
+CACHED = ("BLKGD,BKDS->BKLGS", "BKLGS,BKSD->BLKGD")
 
 
 def _operands(text: str, sizes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +20,7 @@ def _operands(text: str, sizes: dict[str, int]) -> tuple[np.ndarray, np.ndarray]
     return random.standard_normal([sizes[d] for d in left]), random.standard_normal([sizes[d] for d in right])
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", [*TEXTS, *CACHED])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("length", [5, 6])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])

@@ -7,6 +7,7 @@ Padding is zero, so that padded heads, hidden units and vocabulary contribute no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -16,6 +17,9 @@ from partita.checkpoints.int8 import channel_index, quantise, summed_axes
 from partita.checkpoints.protocol import Checkpoint, Index
 from partita.engine.shapes import Shapes
 from partita.program.parameters import all_parameter_shapes, scale_name
+
+_BLOCK = 1 << 20
+"""Numbers of an embedding that are floats at a time on their way to int8: it may be larger than a layer."""
 
 
 def place(
@@ -48,7 +52,20 @@ def _in_int8(
     # a scale is of all that its channel sums, whichever part of it is held here
     summed = summed_axes(name)
     box = tuple(slice(0, size[axis]) if axis in summed else part for axis, part in enumerate(box))
-    return *quantise(name, checkpoint.read(name, box)), box, own
+    return *_quantised(checkpoint, name, box), box, own
+
+
+def _quantised(checkpoint: Checkpoint, name: str, box: Index) -> tuple[np.ndarray, np.ndarray]:
+    """int8 values and scales of a box; where a row is a channel, as in an embedding, by blocks of rows."""
+    first, last = box[0].start, box[0].stop
+    if 0 in summed_axes(name):
+        return quantise(name, checkpoint.read(name, box))
+    rows = max(1, _BLOCK // max(1, math.prod(part.stop - part.start for part in box[1:])))
+    parts = [
+        quantise(name, checkpoint.read(name, (slice(start, min(start + rows, last)), *box[1:])))
+        for start in range(first, max(last, first + 1), rows)
+    ]
+    return np.concatenate([values for values, _ in parts]), np.concatenate([scale for _, scale in parts])
 
 
 def _box(target: jax.ShapeDtypeStruct, size: tuple[int, ...]) -> Index:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from jax.sharding import PartitionSpec
@@ -149,27 +150,38 @@ def dims(spec: PartitionSpec, rank: int) -> list[tuple[str, ...]]:
     return [*parts, *[()] * (rank - len(parts))]
 
 
-def axes_of(sharding: Sharding, stacked: bool) -> list[tuple[str, ...]]:
-    return [()] * stacked + [tuple(axes) for axes in sharding.axes]
+def axes_of(sharding: Sharding) -> list[tuple[str, ...]]:
+    return [tuple(axes) for axes in sharding.axes]
 
 
+@pytest.mark.parametrize("weights", ["bf16", "int8"])
 @pytest.mark.parametrize("layouts", [("ws2d/heads", "ws2d/batch"), ("wg-xyz/batch", "ws2d/batch")])
-def test_partition_specs_are_those_of_the_shardings(layouts: tuple[str, str]):
-    pair = pair_of(palm(batch=64), *layouts)
+def test_partition_specs_are_those_of_the_shardings(layouts: tuple[str, str], weights: Any):
+    pair = pair_of(palm(Formats(weights=weights), batch=64), *layouts)
     specs = partition_specs(pair)
     assert specs["mesh"] == {"x": 4, "y": 4, "z": 4}
     layout = pair.decode.layout
     stored = layout.storage.weights(pair.decode.setting.model)
+    if (
+        weights == "int8"
+    ):  # of every matrix a scale for each output channel, on the chips that have the channel
+        stored |= {"q_scale": "K G_yz D", "kv_scale": "M K D", "o_scale": "E_x"}
+        stored |= {"ffn_in_scale": "M F_yz", "ffn_out_scale": "E_x", "embed_scale": "V_yz"}
     assert specs["weights"].keys() == stored.keys()
     for name, text in stored.items():
-        sharding = parse(text)
-        stacked = name not in ("embed", "unembed", "final_norm")
-        spec = eval(specs["weights"][name]["spec"])
-        assert dims(spec, len(sharding.dims) + stacked) == axes_of(sharding, stacked)
-    cache = eval(specs["decode"]["cache"]["spec"])
-    assert dims(cache, 6) == axes_of(parse(layout.cache), stacked=True)
+        sharding, spec = parse(text), eval(specs["weights"][name]["spec"])
+        assert dims(spec, len(sharding.dims)) == axes_of(sharding)
+    for name, text in (("keys", layout.keys), ("values", layout.cache)):
+        assert dims(eval(specs["decode"][name]["spec"]), 4) == axes_of(parse(text))
     residual = eval(specs["prefill"]["residual"]["spec"])
-    assert dims(residual, 3) == axes_of(parse(pair.prefill.layout.residual), stacked=False)
+    assert dims(residual, 3) == axes_of(parse(pair.prefill.layout.residual))
+
+
+def test_queries_of_a_split_cache_are_whole_in_decode():
+    specs = partition_specs(pair_of(palm(batch=1), "ws2d/context", "ws2d/context"))
+    assert {specs[phase]["values"]["sharding"].split()[2][:2] for phase in ("prefill", "decode")} == {"S_"}
+    assert sorted(specs["prefill"]["queries"]["sharding"].split()[1]) == sorted("L_xyz")
+    assert specs["decode"]["queries"]["sharding"].split()[1] == "L"
 
 
 def test_json_holds_jax_and_every_engine():

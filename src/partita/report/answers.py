@@ -70,7 +70,7 @@ def other_engines(found: Sequence[Terms], specs: dict[str, Any] | None = None) -
     """Each engine's command, or what it cannot express; `specs` from `partition_specs` come first."""
     parts: list[RenderableType] = []
     if specs is not None:
-        table = _table("JAX", "sharding", "PartitionSpec, layers stacked in front")
+        table = _table("JAX", "sharding", "PartitionSpec of a layer's array")
         groups = {"": specs["weights"]} | {phase: specs[phase] for phase in ("prefill", "decode")}
         for phase, tensors in groups.items():
             for name, entry in tensors.items():

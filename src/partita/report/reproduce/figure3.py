@@ -52,8 +52,8 @@ def volumes(layout: str, tokens: np.ndarray) -> np.ndarray:
     weights = sized_weights(ops, layer, found, found.storage.padded(layer, MESH.size))
     sizes = {"B": tokens.astype(float), "L": 1, "E": layer.d_model}
     x = Sized(parse(found.residual), sizes, FORMATS.activations, FORMATS.activations)
-    _, y = transformer.gather(ops, found, x)
-    ops.to(transformer.ffn(ops, layer, found, weights, y), found.residual)
+    h = transformer.gathered_product(ops, found, x, transformer.ffn_inputs(ops, found, weights))
+    transformer.ffn_output(ops, layer, found, weights, h, found.residual)
     return ops.ledger.total("sent_bytes") / _BYTES + 0 * tokens
 
 

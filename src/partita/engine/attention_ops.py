@@ -155,7 +155,7 @@ class AttentionOps(Places):
     def write(self, cache: Local, new: Local, positions: Local, lengths: Local) -> Local:
         dims, split = cache.sharding.dims, self._split(cache.sharding[DEALT])
         local = cache.value.shape[dims.index(DEALT)]
-        written = positions.value < lengths.value[:, None]
+        written = (positions.value >= 0) & (positions.value < lengths.value[:, None])
         shards = product(self.sizes, "".join(split))
         places = positions.value % (local * shards)
         if split:
@@ -178,19 +178,13 @@ def _put(cache: jax.Array, dims: str, places: jax.Array, new: jax.Array) -> jax.
     """A cache of these dims with new [B L K] or [B L K D] at `places` [B L].
 
     With an index for every dim up to S XLA writes in place; a slice between two of them makes it copy, and so
-    does a single row, unless it is a slice that is updated.
+    does a single row.
     """
     index = {"B": jnp.arange(cache.shape[0])[:, None, None], "S": places[..., None]}
     index["K"] = jnp.arange(cache.shape[1])[None, None]
-    if new.shape[:3] == (1, 1, 1):
-        axis, place = dims.index("S"), places[0, 0]
-        row = new.reshape([1 if i == axis else n for i, n in enumerate(cache.shape)])
-        old = jax.lax.dynamic_slice_in_dim(cache, place, 1, axis)
-        row = jnp.where(place < cache.shape[axis], row, old)
-        return jax.lax.dynamic_update_slice_in_dim(cache, row, place, axis)
-    if dims == "BKDS":
+    if "D" in dims and (dims == "BKDS" or new.shape[:3] == (1, 1, 1)):
         index = {dim: each[..., None] for dim, each in index.items()}
-        index["D"] = jnp.arange(cache.shape[2])[None, None, None]
+        index["D"] = jnp.arange(new.shape[3])[None, None, None]
     at = tuple(index[dim] for dim in dims if dim in index)
     return cache.at[at].set(new, mode="drop", unique_indices=True)
 

@@ -157,12 +157,15 @@ class Engine:
         longest = max(len(ids) for ids in prompts)
         width = self._bucket(longest)
         chunk = min(width, self.chunk or width)
-        prefill = resolve(self.roles["prefill"], self.storage, self.mesh, len(prompts), chunk)
-        count = self._rows(samples)
+        rows, count = self._rows(len(prompts)), self._rows(samples)
+        prefill = resolve(self.roles["prefill"], self.storage, self.mesh, rows, chunk)
         decode = resolve(self.roles["decode"], self.storage, self.mesh, count, 1)
-        # from one phase to the other the batch is for a moment split over the axes of both
-        both = product(self.mesh.size, union(prefill.batch_axes, decode.batch_axes))
-        rows, count = ceil_to(self._rows(len(prompts)), both), ceil_to(count, both)
+        axes = [prefill.batch_axes, decode.batch_axes]
+        if len(prompts) == samples:  # they move from one split of the batch to the other
+            axes = [union(*axes)] * 2
+        rows, count = (
+            ceil_to(n, product(self.mesh.size, split)) for n, split in zip((rows, count), axes, strict=True)
+        )
         whole = product(
             self.mesh.size, union(union(prefill.query_axes, prefill.new_axes), self.storage.s_axes)
         )
@@ -176,8 +179,8 @@ class Engine:
         return slots, read
 
     def _bucket(self, tokens: int) -> int:
-        """So many tokens or more: a power of two, so that few shapes compile; as long as the model takes."""
-        found = max(_BUCKET, 1 << (tokens - 1).bit_length())
+        """So many tokens or up to an eighth more, so that few shapes compile; as long as the model takes."""
+        found = ceil_to(tokens, max(_BUCKET, (1 << (tokens - 1).bit_length()) // 16))
         longest = self.model.max_context
         return found if longest is None else max(tokens, min(found, longest))
 

@@ -55,7 +55,7 @@ class JaxOps(LoopedOps, AttentionOps, Draws):
         scale = None if t.scale is None else self.to(t.scale, str(target.only(t.scale.sharding.dims)))
         for step in reshard(t.sharding, target):
             summed = t.sharding.partial and not step.after.partial
-            t = replace(t, value=move(t.value, step, self.sizes), sharding=step.after)
+            t = replace(t, value=move(t.value, step, self.sizes, self.switches.blocks), sharding=step.after)
             t = self._settled(t) if summed else t
         return t if scale is None else replace(t, scale=scale)
 
@@ -95,8 +95,11 @@ class JaxOps(LoopedOps, AttentionOps, Draws):
         step = None if to is None else self.scatter_looped(sharding, to)
         if step is None:
             value = self.product(text, a.value, b.value)
+            if a.times is not None:  # shares of attention
+                value = value * aligned(a.times.value, a.times.sharding.dims, sharding.dims)
             out = self._summed(Local(value, sharding, times=scale, plus=bias), precise)
-            out = out if plus is None else self.add(plus, out)
+            if plus is not None:
+                out = self.add(plus, _apart(out) if self.on_cpu else out)
         else:
             times = added = None
             if plus is not None:  # to which the scale does not belong
@@ -179,7 +182,8 @@ class JaxOps(LoopedOps, AttentionOps, Draws):
         """x brought to unit moments; means [..., 2] of its squares and of itself over all of the last dim."""
         value, variance = x.value.astype(jnp.float32), means[..., :1]
         if model.norm == "layernorm":
-            value, variance = value - means[..., 1:2], variance - jnp.square(means[..., 1:2])
+            variance = jnp.maximum(variance - jnp.square(means[..., 1:2]), 0)  # rounding goes below
+            value = value - means[..., 1:2]
         value = value * jax.lax.rsqrt(variance + model.norm_epsilon)
         if parameters is not None:
             value = value * parameters.value[0]
@@ -253,3 +257,9 @@ class JaxOps(LoopedOps, AttentionOps, Draws):
         shard = jnp.argmax(best.value[..., 0], axis=1)[:, None]
         ids = jnp.take_along_axis(best.value[..., 1], shard, axis=1)[:, 0]
         return self.to(Local(ids.astype(jnp.int32), Sharding("B", (best.sharding["B"],))), "B")
+
+
+def _apart(t: Local) -> Local:
+    """The same. XLA's CPU backend makes one kernel of both halves of a parallel block up to their sum, and
+    for it writes out constants as large as the hidden units; but not past a comparison."""
+    return replace(t, value=jnp.where(t.value == t.value, t.value, jnp.nan))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 BLOCK_FLOATS = 2**20
 """Of an int8 matrix on a CPU at most so many are floats at a time: few enough for a cache."""
@@ -136,28 +137,33 @@ def _in_blocks(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
         text = f"{left},{right}->{out}"
     a = a.astype(jnp.float32)
     axis = next(i for i, d in enumerate(right) if d not in dims.batch and b.shape[i] > 1)
-    dim, count = right[axis], _blocks(b.shape[axis], b.size)
-    size = b.shape[axis] // count
+    dim, entries = right[axis], b.shape[axis]
+    size = _block(entries, b.size)
 
-    def block(array: jax.Array, dims: str, number: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(array, number * size, size, dims.index(dim))
+    def found(start: ArrayLike, size: int) -> jax.Array:
+        def block(array: jax.Array, of: str) -> jax.Array:
+            return jax.lax.dynamic_slice_in_dim(array, start, size, of.index(dim))
 
-    def found(number: jax.Array) -> jax.Array:
-        part = a if dim in out else block(a, left, number)
-        return _dot(text, part, block(b, right, number).astype(jnp.float32))
+        part = a if dim in out else block(a, left)
+        return _dot(text, part, block(b, right).astype(jnp.float32))
 
-    def put(number: jax.Array, total: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_update_slice_in_dim(total, found(number), number * size, out.index(dim))
+    def with_block(start: ArrayLike, size: int, total: jax.Array) -> jax.Array:
+        if dim in out:
+            return jax.lax.dynamic_update_slice_in_dim(total, found(start, size), start, out.index(dim))
+        return total + found(start, size)
 
-    def add(number: jax.Array, total: jax.Array) -> jax.Array:
-        return total + found(number)
+    def step(number: jax.Array, total: jax.Array) -> jax.Array:
+        return with_block(number * size, size, total)
 
     sizes = dict(zip(left + right, a.shape + b.shape, strict=True))
-    start = jnp.zeros([sizes[d] for d in out], jnp.float32)
-    return jax.lax.fori_loop(0, count, put if dim in out else add, start)
+    total = jax.lax.fori_loop(0, entries // size, step, jnp.zeros([sizes[d] for d in out], jnp.float32))
+    rest = entries % size
+    return with_block(entries - rest, rest, total) if rest else total
 
 
-def _blocks(entries: int, floats: int) -> int:
-    """Into how many equal blocks a dim is cut: at least two, since a loop of one is none."""
+def _block(entries: int, floats: int) -> int:
+    """Entries of a dim in one block: at most half of them, since a loop of one block is none; so many that
+    blocks are equal where there is such a number near."""
     least = max(2, -(-floats // BLOCK_FLOATS))
-    return next((n for n in range(least, entries) if entries % n == 0), entries)
+    equal = (entries // n for n in range(least, min(4 * least, entries) + 1) if entries % n == 0)
+    return next(equal, -(-entries // least))

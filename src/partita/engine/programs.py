@@ -7,6 +7,7 @@ batch are whatever it is called with. Knows shapes and shardings, but no checkpo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -53,10 +54,10 @@ class Programs(Shapes):
     ):
         check_model(model)
         super().__init__(model, mesh, storage, formats, devices)
-        self.switches = switches or Switches()
+        self.switches = replace(switches or Switches(), blocks=self.on_cpu)
         # one compiled step per layout and shape, for the life of this object
         self.prefill, self.extend, self.logits = map(cache, (self._prefill, self._extend, self._logits))
-        self.switch, self.insert = map(cache, (self._switch, self._insert))
+        self.switch, self.insert, self.grown = map(cache, (self._switch, self._insert, self._grown))
         self.decode, self.draws = cache(self._decode), DrawSteps(self)
         self._zeros = cache(self._emptied)
         self.traced = 0
@@ -197,6 +198,23 @@ class Programs(Shapes):
         out = self._last_logits(layout) if gives == "logits" else WHOLE
         in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE)
         return self.jit(step, in_specs, (out, WHOLE, cache), donate=(1,), layout=layout)
+
+    def _grown(self, layout: Layout, capacity: int, queries: int) -> Callable[..., Any]:
+        """(cache (donated) of less) -> the cache with room for `capacity` tokens, for steps of `queries`."""
+        split = kept(layout)
+        shards = product(self.mesh.size, layout.attn_s)
+
+        def step(cache):
+            def wider(layer: int, sharding: Sharding, part: Part) -> Part:
+                local = self.places(layer, capacity, queries) // shards
+                return plain_part(roomy(local_part(part, sharding), local))
+
+            return tuple(
+                tuple(map(partial(wider, layer), split, pair)) for layer, pair in enumerate(cache)
+            )
+
+        specs = self.cache_specs(*split)
+        return self.jit(step, (specs,), specs)
 
     def empty(self, layout: Layout, batch: int, capacity: int, queries: int = 1) -> Cache:
         """A cache without tokens, as `Shapes.cache` describes it."""

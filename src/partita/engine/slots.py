@@ -36,6 +36,7 @@ class Prompts:
     width: int  # tokens of each that are read in one step
     lengths: np.ndarray  # int32 [rows]; rows beyond the prompts are padding, of one token
     cache: Any = None
+    room: int = 0  # places of the cache
     logits: Any = None  # [rows 1 V] of the last token of each prompt that has been read to its end
     read: int = 0  # tokens of each prompt, or all that it has
 
@@ -94,7 +95,12 @@ class Slots:
     # -- prompts ------------------------------------------------------------------------------------------
 
     def begin(self, ids: Sequence[Sequence[int]], layout: Layout, rows: int, width: int) -> Prompts:
-        """Prompts to be read in a prefill layout, `width` tokens a step, padded to `rows` of them."""
+        """Prompts to be read in a prefill layout, `width` tokens a step, padded to `rows` of them.
+
+        Raises InputError (field "context") for one that does not fit into a slot.
+        """
+        for each in ids:
+            self._check(len(each))
         lengths = np.ones(rows, np.int32)
         lengths[: len(ids)] = [len(each) for each in ids]
         return Prompts(list(ids), layout, width, lengths)
@@ -114,9 +120,7 @@ class Slots:
             run = self.programs.prefill(prompts.layout, "logits")
             prompts.logits, prompts.cache = run(self.parameters, tokens, prompts.lengths)
             return True
-        if prompts.cache is None:
-            rows = len(prompts.lengths)
-            prompts.cache = self.programs.empty(prompts.layout, rows, self.capacity, width)
+        self._make_room(prompts)
         held = np.minimum(first, prompts.lengths)
         counts = np.minimum(prompts.lengths - held, width)
         ending = (counts > 0) & (held + counts == prompts.lengths)
@@ -131,11 +135,31 @@ class Slots:
             prompts.cache = found
         return prompts.done
 
+    def _make_room(self, prompts: Prompts) -> None:
+        """A cache for all tokens that will have been read. It doubles as it fills: a step attends to all of
+        it, so that early chunks attend to little."""
+        room = prompts.room or 2 * prompts.width
+        while room < prompts.read:
+            room *= 2
+        room = min(room, self.capacity)
+        if prompts.cache is None:
+            rows = len(prompts.lengths)
+            prompts.cache = self.programs.empty(prompts.layout, rows, room, prompts.width)
+        elif room > prompts.room:
+            prompts.cache = self.programs.grown(prompts.layout, room, prompts.width)(prompts.cache)
+        prompts.room = room
+
     def insert(self, prompts: Prompts, places: Sequence[Place]) -> Tokens:
         """Puts prompts that have been read into free slots, and draws the first token of each of these slots.
 
-        Raises InputError (field "context") where prompt and output do not fit into a slot.
+        Raises InputError (field "context") where prompt and output do not fit into a slot, ValueError for a
+        slot that is not free and for prompts that are not done; nothing has changed then.
         """
+        for place in places:
+            self._check(len(prompts.ids[place.row]), place.sample.request.max_tokens)
+        taken = [place.slot for place in places]
+        if not prompts.done or len({*taken}) < len(taken) or any(self.samples[slot] for slot in taken):
+            raise ValueError(f"slots {taken} must be free and different, and their prompts done")
         rows, slots, source = (np.full(self.count, n, np.int32) for n in (0, _NOBODY, 0))
         for number, place in enumerate(places):
             rows[number], slots[number], source[place.slot] = place.row, place.slot, place.row
@@ -160,11 +184,12 @@ class Slots:
         self._sent = None  # it has counted tokens for slots that were not asked
         return found
 
+    def _check(self, prompt: int, output: int = 1) -> None:
+        if prompt + output - 1 > self.capacity:  # the last token is written, and never read
+            raise InputError("context", prompt + output, f"a slot takes up to {self.capacity + 1} tokens")
+
     def _take(self, place: Place, ids: Sequence[int]) -> None:
         request, slot = place.sample.request, place.slot
-        if len(ids) + request.max_tokens - 1 > self.capacity:
-            tokens = len(ids) + request.max_tokens
-            raise InputError("context", tokens, f"a slot takes up to {self.capacity + 1} tokens")
         self.samples[slot], self._positions[slot] = place.sample, len(ids)
         if needs(request) == "full":
             vocabulary = self.programs.padded["V"]
@@ -177,13 +202,10 @@ class Slots:
     def step(self) -> Tokens:
         """The next token of every slot."""
         sent = self._send()
-        run = self.programs.decode(self.layout, "tokens" if sent.kind == "greedy" else "logits")
+        run = self.programs.decode(self.layout, "logits")  # one program, whatever is drawn in whichever slot
         found, sent.positions, self._cache = run(self.parameters, self._cache, self._tokens, sent.positions)
-        if sent.kind == "greedy":
-            draw = Draw(found)
-        else:
-            draw = self.programs.draws.next(self.layout, sent.kind)(found, *sent.given())
-            sent.output = draw.output
+        draw = self.programs.draws.next(self.layout, sent.kind)(found, *sent.given())
+        sent.output = draw.output
         self._tokens = draw.tokens
         busy = self._positions != _NOBODY
         self._positions += busy

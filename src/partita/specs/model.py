@@ -124,7 +124,7 @@ class Model(BaseModel):
     def rotary_dim(self) -> int:
         """Numbers of a head that rotary positions turn."""
         whole = self.head_dim if self.latent is None else self.latent.rope_dim
-        return int(whole * self.rotary_fraction)
+        return int(whole * self.rotary_fraction + 1e-6)  # a fraction such as 30 / 44 is rounded
 
     @property
     def global_layers(self) -> int:

@@ -17,8 +17,11 @@ from tests.engine.bench import F32, QUICK
 
 from partita.engine.ops import JaxOps, Local
 from partita.engine.programs import Programs
+from partita.program.switches import Switches
 from partita.sharding import Mesh, Sharding, parse, parse_layout, plan_storage
 from partita.sharding.deal import to_blocks
+
+BLOCKS = pytest.mark.parametrize("blocks", [True, False], ids=["blocks", "in place"])
 
 
 def programs(shape: tuple[int, ...]) -> Programs:
@@ -27,13 +30,13 @@ def programs(shape: tuple[int, ...]) -> Programs:
     return Programs(model, mesh, plan_storage(model, mesh, roles, roles), F32)
 
 
-def moved(on: Programs, size: int, pairs: list[tuple[Sharding, Sharding]]) -> None:
+def moved(on: Programs, size: int, pairs: list[tuple[Sharding, Sharding]], blocks: bool) -> None:
     """Reshards [size, size, ...] arrays, all in one program, and looks at what each device got."""
     dims = len(pairs[0][0].dims)
     whole = np.arange(size**dims, dtype=np.float32).reshape((size,) * dims)
 
     def run(parts: list[jax.Array]) -> list[jax.Array]:
-        ops = JaxOps(on.mesh.size, F32, d_model=size)
+        ops = JaxOps(on.mesh.size, F32, tiny_model(), True, Switches(blocks=blocks))
         return [ops.to(Local(t, a), str(b)).value for t, (a, b) in zip(parts, pairs, strict=True)]
 
     def laid(sharding: Sharding) -> np.ndarray:
@@ -61,18 +64,20 @@ def orders(axes: str) -> list[str]:
     return ["".join(o) for n in range(len(axes) + 1) for o in itertools.permutations(axes, n)]
 
 
+@BLOCKS
 @pytest.mark.parametrize("dim", ["B", "S"])
 @pytest.mark.parametrize("shape", [(2, 2, 2), (1, 2, 4)], ids=str)
-def test_one_dim_from_any_order_of_axes_to_any_other(shape: tuple[int, ...], dim: str):
+def test_one_dim_from_any_order_of_axes_to_any_other(shape: tuple[int, ...], dim: str, blocks: bool):
     pairs = [
         (parse(f"{dim}_{a}"), parse(f"{dim}_{b}")) for a, b in itertools.product(orders("xyz"), repeat=2)
     ]
-    moved(programs(shape), 8, pairs)
+    moved(programs(shape), 8, pairs, blocks)
 
 
+@BLOCKS
 @pytest.mark.parametrize("dims", ["BKE", "BSK"])
 @pytest.mark.parametrize("shape", [(2, 2, 2), (4, 2, 1)], ids=str)
-def test_three_dims_to_and_from_anywhere(shape: tuple[int, ...], dims: str):
+def test_three_dims_to_and_from_anywhere(shape: tuple[int, ...], dims: str, blocks: bool):
     pick = random.Random(len(shape) + shape[0])
 
     def anywhere() -> Sharding:
@@ -82,11 +87,12 @@ def test_three_dims_to_and_from_anywhere(shape: tuple[int, ...], dims: str):
                 axes[dim] += axis
         return Sharding(dims, tuple(axes))
 
-    moved(programs(shape), 8, [(anywhere(), anywhere()) for _ in range(150)])
+    moved(programs(shape), 8, [(anywhere(), anywhere()) for _ in range(150)], blocks)
 
 
+@BLOCKS
 @pytest.mark.parametrize("dim", ["B", "S"])
-def test_partial_sums_are_summed_wherever_they_go(dim: str):
+def test_partial_sums_are_summed_wherever_they_go(dim: str, blocks: bool):
     on = programs((2, 2, 2))
     targets = ["B E", "B_x E", "B E_xy", "B_y E_x", "B_zx E_y", "B_x E_zy", "B E_zyx"]
     targets = [target.replace("B", dim) for target in targets]
@@ -94,7 +100,7 @@ def test_partial_sums_are_summed_wherever_they_go(dim: str):
     whole = np.arange(64, dtype=np.float32).reshape(8, 8)
 
     def run(t: jax.Array) -> list[jax.Array]:
-        ops = JaxOps(on.mesh.size, F32, d_model=8)
+        ops = JaxOps(on.mesh.size, F32, tiny_model(), True, Switches(blocks=blocks))
         share = t * (1 + jax.lax.axis_index(("x", "y")))  # 1, 2, 3 and 4 times: 10 in all
         return [ops.to(Local(share, partial, jnp.float32), target).value for target in targets]
 

@@ -36,7 +36,12 @@ class LoopedCosts:
         if step is None or not self._loops(step, "gather", products[0].scope):
             with self.scope("gather"):
                 y = self.to(y, gathered)
-            return y, [self._product(y, p, p.to) for p in products]
+            found = []
+            for p in products:
+                found.append(self._product(y, p, p.to))
+                # attention first: hidden units of a parallel block wait for it as y, from which they come
+                self._wait(p.scope, y if p.scope.startswith("ffn/") else found[-1])
+            return y, found
         with self.scope("gather"):
             shard = self.to(y, str(step.before))
         y = replace(shard, sharding=step.after)
@@ -47,6 +52,7 @@ class LoopedCosts:
         for i, p in enumerate(products):
             with self.scope(p.scope):
                 found[i] = self.to(found[i], p.to)
+            self._wait(p.scope, found[i])
         return y, found
 
     def scattered(self, a: Sized, b: Sized, out: Sized, to: str) -> Sized:
@@ -111,6 +117,9 @@ class LoopedCosts:
 
     @abstractmethod
     def _hold(self, *tensors: Sized, besides: Number = 0) -> None: ...
+
+    @abstractmethod
+    def _wait(self, name: str, t: Sized) -> None: ...
 
     @abstractmethod
     def _step(self, t: Sized, step: Step, loop: Loop | None = None) -> Sized: ...

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.cost.held import STORED, Held
 from partita.cost.ledger import Entry, Ledger, Loop, Number
 from partita.cost.looped_ops import LoopedCosts
 from partita.cost.masks import kept_share, smaller
@@ -30,11 +31,8 @@ from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
-_STORED = ("weight", "cache", "read")
-"""Kinds of tensors that are held anyway."""
 
-
-class CostOps(LoopedCosts, Rows, Draws):
+class CostOps(Held, LoopedCosts, Rows, Draws):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
     Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them, dealt
@@ -64,6 +62,7 @@ class CostOps(LoopedCosts, Rows, Draws):
         self._free_permutes = free_permutes
         self.ledger = Ledger()
         self._scope: list[str] = []
+        self._waiting = {}
         self._repeat = 1
         self._shards: dict[str, Number] = {}
         self._bytes: dict[tuple, Number] = {}
@@ -76,6 +75,7 @@ class CostOps(LoopedCosts, Rows, Draws):
         self._scope.append(name)
         yield
         self._scope.pop()
+        self._leave(name)
 
     @contextmanager
     def repeated(self, times: int) -> Iterator[None]:
@@ -136,18 +136,6 @@ class CostOps(LoopedCosts, Rows, Draws):
         scope = "/".join(self._scope)
         self.ledger.entries.append(Entry(scope, kind, what, before, after, repeat=self._repeat, **costs))
 
-    def _hold(self, *tensors: Sized, besides: Number = 0) -> None:
-        held = besides + sum(self._held(t) for t in tensors)
-        most = self.ledger.held_bytes
-        whole = isinstance(held, int) and isinstance(most, int)
-        self.ledger.held_bytes = max(held, most) if whole else np.maximum(held, most)
-
-    def _held(self, t: Sized) -> Number:
-        """Bytes of a tensor beside what is stored."""
-        if t.kind in _STORED:
-            return 0
-        return self.bytes(t) * t.moved if t.kind == "gathered" else self.bytes(t)
-
     # -- the operations ---------------------------------------------------------------------------------
 
     def to(self, t: Sized, sharding: str) -> Sized:
@@ -180,11 +168,8 @@ class CostOps(LoopedCosts, Rows, Draws):
         noted = "collective-permute" if loop else step.kind
         self._note(noted, "", (step.before,), step.after, axes=step.axes, **moved)
         if kind == "gathered":
-            t = replace(t, moved=before.moved | (messages > 0))
-        if t.kind not in _STORED:
-            arrived = self._share(t.sizes, t.sharding.dims, t.sharding.axes, BYTES[t.format])
-            # axes of one chip move nothing: what was before is what is after
-            self._hold(besides=(arrived + self._held(before)) * messages)
+            t = replace(t, moved=self._copies(before, step, (messages > 0) * 1))
+        self._hold_step(t, step, before, (messages > 0) * 1)
         if not t.sharding.partial and before.sharding.partial:
             t = replace(t, format=t.settles)
         return t
@@ -224,7 +209,7 @@ class CostOps(LoopedCosts, Rows, Draws):
             second=self.elements(b),
             moved_bytes=self._moved(a) + self._moved(b) + self.bytes(out),
         )
-        self._hold(a, b, out)
+        self._hold(a, b, out, *([] if plus is None else [plus]))
         out = out if plus is None else self.add(plus, out)
         if to is None:
             return out
@@ -232,7 +217,7 @@ class CostOps(LoopedCosts, Rows, Draws):
 
     def _moved(self, operand: Sized) -> Number:
         """Bytes of an operand that is neither a weight as stored nor a cache."""
-        return 0 if operand.kind in ("weight", "cache", "read") else self.bytes(operand)
+        return 0 if operand.kind in STORED else self.bytes(operand)
 
     def _read(self, cache: Sized, queries: Number) -> Number:
         """Bytes of a cache that a step of `queries` new tokens must read: what its first token sees.
@@ -263,7 +248,11 @@ class CostOps(LoopedCosts, Rows, Draws):
         return x
 
     def gate(self, h: Sized, feed_forward: str) -> Sized:
-        return self.take(h, "M", 0)
+        out = self.take(h, "M", 0)
+        self._hold(h, out)  # what attention adds to a parallel block is as large as what waits here
+        self._leave("ffn")
+        self._wait("ffn/gated", out)
+        return out
 
     def shift(self, x: Sized, bias: Sized) -> Sized:
         return x
@@ -278,6 +267,7 @@ class CostOps(LoopedCosts, Rows, Draws):
         return x
 
     def rotate(self, x: Sized, positions: Sized, model: Model, local: bool) -> Sized:
+        self._hold_waves(x, local)
         return x
 
     def shard_sums(self, scores: Sized, seen: Seen[Sized]) -> Sized:
@@ -287,7 +277,7 @@ class CostOps(LoopedCosts, Rows, Draws):
 
     def softmax(self, scores: Sized, seen: Seen[Sized], sums: Sized | None = None) -> Sized:
         out = replace(scores, format=self.formats.activations)
-        self._hold(scores, out)
+        self._hold(scores, out, besides=self._mask(scores))
         return out
 
     def take(self, t: Sized, dim: str, index: int) -> Sized:

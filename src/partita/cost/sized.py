@@ -20,4 +20,4 @@ class Sized:
     kind: str = "activation"  # or "weight", "gathered" (a weight that has moved), "cache", "read" (a cache)
     stored_bytes: Number = 0  # of a weight, before it was gathered
     scale: Sized | None = None  # of int8 numbers: what some of the dims are multiplied by
-    moved: Number = 0  # of a gathered weight, 1 once it has: along axes of one chip nothing does
+    moved: Number = 0  # of a gathered weight, how often it is held: along axes of one chip nothing moves

@@ -21,6 +21,9 @@ from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
+_GAPS = 32
+"""One part in so many of what is held at once is lost between buffers: they never pack without gaps."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -98,6 +101,8 @@ def price_step(
         logits = transformer.head(ops, model, layout, top, x, counts)
         if sampler and not all_logits:
             price_draw(ops, logits, model.vocabulary, sampler)
+    # the residual, what a half of a block makes of it, and tokens and positions, which every chip has whole
+    held = ops.ledger.held_bytes + 2 * ops.bytes(residual) + 2 * ops.bytes(tokens)
     return Step(
         ledger=ops.ledger,
         batch=batch,
@@ -106,7 +111,7 @@ def price_step(
         weight_bytes=sum(top[name].stored_bytes for name in _ends(model, part) & top.keys())
         + part.layers * sum(w.stored_bytes for w in weights.values()),
         kv_bytes=ops.cache_bytes,
-        activation_bytes=ops.ledger.held_bytes + ops.bytes(residual),
+        activation_bytes=held + held // _GAPS,
     )
 
 

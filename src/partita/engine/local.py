@@ -25,13 +25,14 @@ class Local:
     scale: Local | None = None
     """Of int8 values: what they are multiplied by, for some of the dims."""
     times: Local | None = None
-    """Of a partial sum: what it is multiplied by once summed, for some of its dims."""
+    """Of a partial sum: what it is multiplied by once summed, for some of its dims; of attention's shares:
+    what the product with them is."""
     plus: Local | None = None
     """Of a partial sum: what is then added."""
 
 
 def aligned(value: jax.Array, dims: str, target: str) -> jax.Array:
-    """An array [dims] in a shape that broadcasts against one [target], whose dims hold these in this order."""
+    """An array [dims] in a shape that broadcasts against one [target], which has these dims in this order."""
     sizes = dict(zip(dims, value.shape, strict=True))
     return value.reshape([sizes.get(dim, 1) for dim in target])
 

@@ -1,8 +1,9 @@
 """One step of a resharding on a device's array: the local slice or the JAX collective that it is.
 
-Shards travel as whole blocks, stacked in front: along an inner dim XLA would transpose the array, element
-by element, to make that dim the outermost and back (on CPU devices the gather of a weight's columns took 2.4
-times as long). Knows nothing about the program; `sharding.reshard` chose the steps. Axes of size 1 start no
+In blocks, shards travel stacked in front, and are put in place by a copy: along an inner dim XLA's CPU
+backend would transpose the array, element by element, to make that dim the outermost and back (the gather of
+a weight's columns took 2.4 times as long). Elsewhere a collective along any dim holds no more than what it
+takes and gives. Knows nothing about the program; `sharding.reshard` chose the steps. Axes of size 1 start no
 collective.
 """
 
@@ -19,7 +20,7 @@ from partita.sharding.layout import product
 from partita.sharding.reshard import Step
 
 
-def move(value: jax.Array, step: Step, sizes: Mapping[str, int]) -> jax.Array:
+def move(value: jax.Array, step: Step, sizes: Mapping[str, int], blocks: bool = False) -> jax.Array:
     """A device's part after `step`, inside `shard_map` over a mesh whose axes have `sizes` devices.
 
     A tensor of all layers has no dim for them in its sharding: they are in front.
@@ -38,14 +39,23 @@ def move(value: jax.Array, step: Step, sizes: Mapping[str, int]) -> jax.Array:
             size = value.shape[dim] // product(sizes, step.axes)
             value = jax.lax.dynamic_slice_in_dim(value, jax.lax.axis_index(axes) * size, size, dim)
         case "reduce-scatter":
-            value = jax.lax.psum_scatter(_blocks(value, dim, shards), axes)
+            if blocks:
+                value = jax.lax.psum_scatter(_blocks(value, dim, shards), axes)
+            else:
+                value = jax.lax.psum_scatter(value, axes, scatter_dimension=dim, tiled=True)
         case "all-reduce":
             value = jax.lax.psum(value, axes)
         case "all-to-all":
-            blocks = jax.lax.all_to_all(_blocks(value, to, shards), axes, split_axis=0, concat_axis=0)
-            value = _whole(blocks, dim)
+            if blocks:
+                found = jax.lax.all_to_all(_blocks(value, to, shards), axes, split_axis=0, concat_axis=0)
+                value = _whole(found, dim)
+            else:
+                value = jax.lax.all_to_all(value, axes, split_axis=to, concat_axis=dim, tiled=True)
         case "all-gather":
-            value = _whole(jax.lax.all_gather(value, axes), dim)
+            if blocks:
+                value = _whole(jax.lax.all_gather(value, axes), dim)
+            else:
+                value = jax.lax.all_gather(value, axes, axis=dim, tiled=True)
         case "collective-permute":
             value = _permute(value, step, axes, sizes)
     return from_blocks(value, dim, shards) if step.loses == DEALT else value

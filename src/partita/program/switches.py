@@ -35,6 +35,9 @@ class Switches:
     """Partial sums of the hidden units are scattered into them, not summed on every chip."""
     base2_softmax: bool = False
     """Exponentials of attention's shares are powers of 2."""
+    blocks: bool = False
+    """Shards of an inner dim travel as whole blocks and are put in place by a copy: what suits XLA's CPU
+    backend, and is set where devices are CPUs."""
 
     def way(self, name: str, kind: str) -> Way:
         """How the gather before, or the scatter after, the einsum `name` is looped."""

@@ -99,7 +99,7 @@ def program(machine: Machine, collective: Collective) -> Run:
         if step is None:
             around = [(i, (i + 1) % collective.chips) for i in range(collective.chips)]
             return jax.lax.ppermute(value, "y", around)
-        return move(value, step, sizes)
+        return move(value, step, sizes, blocks=mesh.devices.flat[0].platform == "cpu")
 
     def run(value):
         def again(total, _):

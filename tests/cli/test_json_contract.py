@@ -256,7 +256,7 @@ def test_a_folder_with_a_config_can_be_planned(partita: Partita, config: Path):
         (("clusters",), ["tpu-v4", "275T"]),
         (
             (*PREDICT, "--batch", 64, "--weights", "int8"),
-            ["ws2d/batch", "memory per chip", "weights 8.44 GB", "step, estimated", "profile tpu-v4"],
+            ["ws2d/batch", "memory per chip", "weights 8.45 GB", "step, estimated", "profile tpu-v4"],
         ),
         (
             ("predict", "palm-8b", "--on", "tpu-v5p:2x2x2", "--phase", "decode"),

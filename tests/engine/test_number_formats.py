@@ -19,6 +19,7 @@ PLANNED = Formats(weights="int8", activations="bf16", kv="bf16", reduce="bf16")
         (("bf16", "int8", None), "cpu", None, ("int8", "bf16", "bf16", "f32")),
         (("f32", "int8", "int8"), "gpu", None, ("int8", "f32", "int8", "f32")),
         (("auto", None, None), "tpu", PLANNED, ("int8", "bf16", "bf16", "bf16")),
+        (("auto", None, None), "gpu", Formats.all_in("f32"), ("f32", "f32", "f32", "f32")),
         (("auto", None, "int8"), "cpu", PLANNED, ("int8", "f32", "int8", "f32")),
     ],
 )

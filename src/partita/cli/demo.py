@@ -8,6 +8,7 @@ import typer
 
 from partita.cli import generate
 from partita.cli import options as o
+from partita.cli.answers import stream
 from partita.cli.output import progress_console, show, show_json
 from partita.cli.verify import as_json, table
 from partita.planner.answers import Answers
@@ -15,6 +16,7 @@ from partita.planner.plan import Plan, make_plan
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
 from partita.specs.formats import Formats
+from partita.specs.sampling import Sampling
 from partita.specs.workload import Workload
 
 _WORKLOADS = {
@@ -44,11 +46,11 @@ def command(
     checkpoint = open_checkpoint("smollm2-135m")
     ids, shown = generate.prompt_of(checkpoint, prompt, None, chat=False)
     engine = generate.load_engine(checkpoint, run, None, ids, max_tokens, dtype="f32")
-    answer = generate.stream(engine, ids, max_tokens, shown, quiet=json)
+    (answer,), seconds = stream(engine, ids, Sampling(max_tokens=max_tokens), shown, quiet=json)
     if not json:
-        rate = (len(answer.tokens) - 1) / answer.seconds["decode"]
+        rate = (len(answer.tokens) - 1) / seconds["decode"]
         show(
-            f"[{len(answer.tokens)} tokens, {answer.finish_reason}; prefill {answer.seconds['prefill']:.1f} "
+            f"[{len(answer.tokens)} tokens, {answer.finish_reason}; prefill {seconds['prefill']:.1f} "
             f"s, then {rate:.1f} tokens/s, compilation included]\n",
             "Collective bytes each device sends in one step of these two programs, 8 sequences of 16 tokens:",
         )

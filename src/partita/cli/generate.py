@@ -54,7 +54,7 @@ def running(
     for field, value in given.items():
         if value is not None:
             raise InputError(field, value, "give it or --plan, which has a mesh and layouts of its own")
-    return o.Running(saved.setting.mesh, saved.prefill, saved.decode, saved.setting.formats)
+    return o.Running(saved.setting.mesh, saved.prefill, saved.decode, saved.setting)
 
 
 def load_engine(
@@ -73,26 +73,24 @@ def load_engine(
 
     Shows progress on standard error where that is a terminal.
     """
-    from partita.engine.devices import devices_for
+    from partita.engine.load import placed
     from partita.engine.number_formats import number_formats
     from partita.engine.requests import check_prompts
 
     number_formats(dtype, weights, kv, "")  # what is wrong is said before there are devices
     check_prompts(checkpoint.model, [ids], max_tokens)
-
-    chosen = devices_for(run.mesh.chips, devices)
-    from partita.engine.engine import Engine
-
-    formats = number_formats(dtype, weights, kv, chosen[0].platform, run.planned)
     with progress_bar() as tell:
-        return Engine(
+        return placed(
             checkpoint,
             run.mesh,
             run.prefill,
             run.decode,
-            formats=formats,
-            devices=chosen,
+            planned=run.planned,
+            dtype=dtype,
+            weights=weights,
+            kv=kv,
             chunk=chunk,
+            devices=devices,
             progress=lambda done, of: tell("placing weights", done, of),
         )
 

@@ -67,7 +67,7 @@ class Running:
     mesh: Mesh
     prefill: Roles
     decode: Roles
-    planned: Formats | None = None  # number formats of a plan
+    planned: Setting | None = None  # what a plan was made for
 
 
 def read_running(

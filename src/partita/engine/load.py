@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from partita.checkpoints.open import open_checkpoint
+from partita.checkpoints.protocol import Checkpoint
+from partita.cost.setting import Setting
 from partita.engine.devices import devices_for
 from partita.engine.engine import Engine
 from partita.engine.number_formats import number_formats
@@ -12,7 +16,7 @@ from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan, load_plan
 from partita.program.switches import Switches
 from partita.sharding.mesh import Mesh, parse_mesh
-from partita.sharding.roles import parse_layout
+from partita.sharding.roles import Roles, parse_layout
 
 
 def load(
@@ -42,22 +46,56 @@ def load(
     if isinstance(plan, str):
         plan = load_plan(plan)
     if isinstance(plan, SavedPlan):
-        check_stages(plan.setting.stages)
-        shape, roles, planned = plan.setting.mesh, (plan.prefill, plan.decode), plan.setting.formats
+        planned, shape = plan.setting, plan.setting.mesh
+        roles = (plan.prefill, plan.decode)
     elif plan is not None:
-        check_stages(plan.decode.setting.stages)
-        shape, planned = plan.decode.setting.mesh, plan.decode.setting.formats
+        planned, shape = plan.decode.setting, plan.decode.setting.mesh
         roles = (plan.prefill.layout.roles, plan.decode.layout.roles)
     else:
         shape = parse_mesh(mesh) if isinstance(mesh, str) else mesh or Mesh("x", (devices or 1,))
         roles = (parse_layout(prefill or decode, shape.axes), parse_layout(decode, shape.axes))
-    checkpoint, found = open_checkpoint(model), devices_for(shape.chips, devices)
-    return Engine(
-        checkpoint,
+    if planned is not None:
+        check_stages(planned.stages)
+    return placed(
+        open_checkpoint(model),
         shape,
         *roles,
-        formats=number_formats(dtype, weights, kv, found[0].platform, planned),
-        devices=found,
+        planned=planned,
+        dtype=dtype,
+        weights=weights,
+        kv=kv,
         chunk=chunk,
         switches=switches,
+        devices=devices,
+    )
+
+
+def placed(
+    checkpoint: Checkpoint,
+    mesh: Mesh,
+    prefill: Roles,
+    decode: Roles,
+    *,
+    planned: Setting | None = None,
+    dtype: str = "auto",
+    weights: str | None = None,
+    kv: str | None = None,
+    chunk: int | None = None,
+    switches: Switches | None = None,
+    devices: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Engine:
+    """An engine for a checkpoint; what is not asked for is as `planned`. Raises InputError as `load` does."""
+    found = devices_for(mesh.chips, devices)
+    formats = planned.formats if planned else None
+    return Engine(
+        checkpoint,
+        mesh,
+        prefill,
+        decode,
+        formats=number_formats(dtype, weights, kv, found[0].platform, formats),
+        devices=found,
+        chunk=planned.workload.chunk if chunk is None and planned else chunk,
+        switches=switches,
+        progress=progress,
     )

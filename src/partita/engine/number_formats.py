@@ -21,7 +21,8 @@ def number_formats(
 ) -> Formats:
     """The formats of a run on devices of a platform, such as "cpu".
 
-    dtype: of activations, and of weights and cache where these are not int8; "auto" for what is fast.
+    dtype: of activations, and of weights and cache where these are not int8; "auto" for what is planned, or
+    else fast. On CPU devices that is float32 whatever is planned, but for what the plan has in int8.
     weights, kv: "int8", or None: int8 where the plan has it. Raises InputError for others.
     """
     if dtype not in DTYPES:
@@ -29,6 +30,8 @@ def number_formats(
     for field, value in (("weights", weights), ("kv", kv)):
         if value not in (None, "int8"):
             raise InputError(field, value, "int8 is accepted; without it they are in dtype")
+    if dtype == "auto" and planned is not None and platform != "cpu":
+        return planned.model_copy(update={"weights": weights or planned.weights, "kv": kv or planned.kv})
     if dtype == "auto":
         dtype = "f32" if platform == "cpu" else "bf16"
     if planned is not None:

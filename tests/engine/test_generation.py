@@ -1,0 +1,82 @@
+"""Generation as users ask for it: samples of one prompt, streams, log-probabilities, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.engine.asking import MODEL, engine
+
+from partita.engine.engine import Engine
+from partita.errors import InputError
+from partita.specs.sampling import Sampling
+
+PROMPT = [3, 20, 41, 7]
+
+
+@pytest.fixture(scope="module")
+def usual() -> Engine:
+    return engine()
+
+
+def test_samples_of_one_prompt_read_it_once(usual: Engine, monkeypatch: pytest.MonkeyPatch):
+    read, prefill = [], usual.programs.prefill
+
+    def counting(*given):
+        step = prefill(*given)
+
+        def run(parameters, tokens, lengths):
+            read.append((tokens.shape[0], int(lengths.sum())))
+            return step(parameters, tokens, lengths)
+
+        return run
+
+    monkeypatch.setattr(usual.programs, "prefill", counting)
+    ask = Sampling(max_tokens=6, temperature=1.5, n=8, seed=3)
+    (samples,) = usual.complete([PROMPT], ask)
+    assert read == [(1, len(PROMPT))]  # one row, and its four tokens
+    assert len({tuple(sample.tokens) for sample in samples}) == 8
+    for few in (1, 3):  # the first samples are those of a request for fewer
+        (first,) = usual.complete([PROMPT], ask.model_copy(update={"n": few}))
+        assert first == samples[:few]
+
+
+def test_a_stream_is_the_text_of_the_first_sample(usual: Engine):
+    settings = {"max_tokens": 9, "temperature": 1.2, "seed": 5, "ignore_eos": True}
+    (samples,) = usual.complete([PROMPT], Sampling(**settings))
+    assert "".join(usual.stream(PROMPT, **settings)) == samples[0].text
+    stop = samples[0].text[4:6]
+    cut = "".join(usual.stream(PROMPT, **settings, stop=stop))
+    assert cut == samples[0].text[: samples[0].text.index(stop)]
+
+
+def test_log_probabilities_are_those_of_the_logits(usual: Engine):
+    ask = Sampling(max_tokens=5, temperature=0.8, seed=2, logprobs=3, ignore_eos=True, logit_bias={9: 3.0})
+    (samples,) = usual.complete([PROMPT], ask)
+    tokens = samples[0].tokens
+    logits = usual.logits([[*PROMPT, *tokens]])[0].astype(np.float64)[len(PROMPT) - 1 : -1]
+    wanted = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    for token, row, likely in zip(tokens, wanted, samples[0].likely, strict=True):
+        assert likely.logprob == pytest.approx(row[token], abs=1e-4)
+        assert [logprob for _, logprob in likely.alternatives] == pytest.approx(-np.sort(-row)[:3], abs=1e-4)
+        assert [row[other] for other, _ in likely.alternatives] == pytest.approx(-np.sort(-row)[:3], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "accepted"),
+    [
+        ({"stop_token_ids": [MODEL.vocabulary]}, "stop_token_ids", "0 to 63"),
+        ({"logit_bias": {99: 1}}, "logit_bias", "0 to 63"),
+        ({"temperature": -1}, "temperature", "0 to 100"),
+        ({"max_tokens": 0}, "max_tokens", "from 1"),
+    ],
+    ids=str,
+)
+def test_settings_that_are_refused(usual: Engine, settings: dict, field: str, accepted: str):
+    with pytest.raises(InputError, match=accepted) as error:
+        list(usual.stream(PROMPT, **settings))
+    assert error.value.field == field
+
+
+def test_every_prompt_needs_settings(usual: Engine):
+    with pytest.raises(InputError, match="each of 2 prompts"):
+        usual.complete([PROMPT, PROMPT], [Sampling()])

@@ -40,7 +40,7 @@ def command(
             show(f"\n== {name} ==", plan(Answers(found)))
         show(f"\n== SmolLM2-135M on 8 CPU devices, mesh x=2,y=2,z=2: prefill {_PREFILL}, decode {_DECODE} ==")
     mesh = Mesh("xyz", (2, 2, 2))
-    run = o.Running(mesh, *(parse_layout(text, mesh.axes) for text in (_PREFILL, _DECODE)))
+    run = o.Running(mesh, parse_layout(_PREFILL, mesh.axes), parse_layout(_DECODE, mesh.axes))
     from partita.checkpoints.open import open_checkpoint
 
     checkpoint = open_checkpoint("smollm2-135m")

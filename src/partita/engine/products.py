@@ -155,8 +155,11 @@ def _in_blocks(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
     def step(number: jax.Array, total: jax.Array) -> jax.Array:
         return with_block(number * size, size, total)
 
+    # a constant zero would be one for all loops, held all along and copied for each
+    zero = jnp.where(a.ravel()[0] > jnp.inf, 1.0, 0.0)
     sizes = dict(zip(left + right, a.shape + b.shape, strict=True))
-    total = jax.lax.fori_loop(0, entries // size, step, jnp.zeros([sizes[d] for d in out], jnp.float32))
+    start = jnp.broadcast_to(zero, [sizes[d] for d in out])
+    total = jax.lax.fori_loop(0, entries // size, step, start)
     rest = entries % size
     return with_block(entries - rest, rest, total) if rest else total
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.stopping import Ending, Piece, StopTexts, text_of
+from partita.engine.stopping import Ending, Piece, StopTexts
 from partita.specs.sampling import Sampling
+
+
+def text_of(pieces: Iterable[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
 
 
 class Letters:

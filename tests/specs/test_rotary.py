@@ -123,3 +123,21 @@ def test_a_model_with_scaling_is_written_and_read_as_json(name: str):
 def test_files_of_earlier_versions_name_only_the_kind():
     written = catalogue_model("llama-3.1-8b").model_dump() | {"rotary_scaling": "llama3"}
     assert Model.model_validate(written).rotary_scaling == OtherScaling(name="llama3")
+
+
+def test_yarn_reaches_beyond_the_length_that_the_file_has():
+    config = {
+        "model_type": "qwen2",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 100,
+        "max_position_embeddings": 32768,
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+    }
+    assert model_from_config(config).max_context == 131072
+    assert model_from_config({**config, "max_position_embeddings": 262144}).max_context == 262144
+    del config["rope_scaling"]
+    assert model_from_config(config).max_context == 32768

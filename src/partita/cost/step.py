@@ -142,8 +142,8 @@ def price_switch(
             positions = ceil_to(positions, product(sizes, over))
             held = {**padded, "B": ceil_to(batch, shards), "S": positions}
             with ops.repeated(layers):
-                for text in _caches(model, source):
-                    transformer.switch(ops, in_cache(parse(text), held, formats.kv), target)
+                for before, after in zip(_caches(model, source), _caches(model, target), strict=True):
+                    transformer.switch(ops, in_cache(parse(before), held, formats.kv), after)
     return ops.ledger
 
 

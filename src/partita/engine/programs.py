@@ -175,7 +175,8 @@ class Programs(Shapes):
     ) -> Part:
         """Keys or values of a layer in another sharding, with the places that decode's cache has."""
         places = self.places(layer, capacity)
-        t = ops.to(ringed(ops, local_part(part, before), lengths, places), str(after))
+        t = ringed(ops, local_part(part, before), lengths, places)
+        t = transformer.switch(ops, t, str(after))
         return plain_part(roomy(t, places // product(self.mesh.size, after["S"])))
 
     def _decode(self, layout: Layout, gives: Gives = "tokens") -> Callable[..., Any]:

@@ -5,7 +5,7 @@ Knows tokens and text only: no logits, batches or devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -149,8 +149,3 @@ class _Match:
         while length and (length == len(self._stop) or self._stop[length] != character):
             length = self._shorter[length - 1]
         return length + 1 if self._stop[length] == character else 0
-
-
-def text_of(pieces: Iterable[Piece]) -> str:
-    """The whole text of some pieces."""
-    return "".join(piece.text for piece in pieces)

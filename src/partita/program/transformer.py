@@ -95,10 +95,8 @@ def unembed(ops: Ops[T], model: Model, layout: Layout, weights: Mapping[str, T],
     with ops.scope("unembed"):
         x = ops.to(x, f"B_{batch} L E_{stored.e}")
         table = weights["unembed"] if "unembed" in weights else weights["embed"]
-        bias = weights.get("unembed_bias")
-        logits = ops.einsum(  # partial over e
-            "BLE,VE->BLV", x, table, bias=bias, to=logits_sharding(layout), precise=True
-        )
+        # partial over e
+        logits = ops.einsum("BLE,VE->BLV", x, table, to=logits_sharding(layout), precise=True)
         if model.logit_scale is not None:
             logits = ops.scaled(logits, model.logit_scale)
         return logits if model.logit_softcap is None else ops.softcap(logits, model.logit_softcap)
@@ -284,12 +282,11 @@ def ffn_output(
         return ops.einsum("BLF,FE->BLE", h, weight, plus=plus, to=to)
 
 
-def switch(ops: Ops[T], part: T, layout: Layout) -> T:
+def switch(ops: Ops[T], part: T, sharding: str) -> T:
     """Keys [B K D S] or values [B K S D] of a layer (or its rows [B S R]) in another phase's sharding; its
     batch and positions fit both."""
-    target = {"BKDS": layout.keys, "BKSD": layout.cache, "BSR": layout.latent_cache}
     with ops.scope("switch"):
-        return ops.to(part, target[part.sharding.dims])
+        return ops.to(part, sharding)
 
 
 def _tokens(layout: Layout) -> str:

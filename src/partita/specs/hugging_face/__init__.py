@@ -55,10 +55,19 @@ def model_from_config(source: str | os.PathLike[str] | Mapping[str, Any], name: 
     refuse_experts(family, config)
     check_understood(family, config)
     fields = family.read(config)
+    fields["max_context"] = _reach(fields)
     try:
         return Model(name=name, **fields)
     except ValidationError as error:
         raise InputError("model", name, f"its config.json does not fit together: {describe(error)}") from None
+
+
+def _reach(fields: Mapping[str, Any]) -> int | None:
+    """The longest context: YaRN reaches beyond what a file has, which may be the length before it."""
+    context, scaling = fields.get("max_context"), fields.get("rotary_scaling")
+    if context is None or scaling is None or scaling["kind"] != "yarn":
+        return context
+    return max(context, int(scaling["factor"] * scaling["original_max_position"]))
 
 
 def _family(config: Mapping[str, Any]) -> Family:

@@ -31,7 +31,7 @@ from partita.measure.counts import predicted
 from partita.measure.hlo import count_hlo
 from partita.measure.trace import count_jaxpr
 from partita.measure.verify import Check, check_decode, check_prefill, check_switch
-from partita.program import transformer
+from partita.program import sampling, transformer
 from partita.sharding.layout import Layout, ceil_to, product, resolve
 from partita.specs.formats import Formats
 
@@ -62,7 +62,7 @@ def logits_beside_tokens() -> Iterator[None]:
         tokens, whole = greedy(ops, logits, vocabulary), ops.to(logits, "B L V")
         return SimpleNamespace(value=tuple(getattr(t, "value", None) for t in (tokens, whole)))
 
-    with patch.object(transformer, "greedy", both):
+    with patch.object(transformer, "greedy", both), patch.object(sampling, "greedy", both):
         yield
 
 

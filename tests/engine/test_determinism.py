@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.engine.asking import engine, prompt, request
@@ -14,18 +16,17 @@ from partita.specs.sampling import Sampling
 
 CUBE = Mesh("xyz", (2, 2, 2))
 RANDOM = np.random.default_rng(11)
+SETTINGS: list[dict[str, Any]] = [
+    {"temperature": 1.3, "n": 2},
+    {"temperature": 2.0, "top_p": 0.95},
+    {"temperature": 1.0, "top_k": 20, "top_p": 0.9},
+    {},
+    {"temperature": 3.0, "repetition_penalty": 1.4, "frequency_penalty": 0.3},
+    {"temperature": 1.5, "min_p": 0.01, "logit_bias": {7: 2.0}},
+]
 ASKED = [
     (prompt(RANDOM), Sampling(max_tokens=12, ignore_eos=True, seed=seed, **settings))
-    for seed, settings in enumerate(
-        [
-            {"temperature": 1.3, "n": 2},
-            {"temperature": 2.0, "top_p": 0.95},
-            {"temperature": 1.0, "top_k": 20, "top_p": 0.9},
-            {},
-            {"temperature": 3.0, "repetition_penalty": 1.4, "frequency_penalty": 0.3},
-            {"temperature": 1.5, "min_p": 0.01, "logit_bias": {7: 2.0}},
-        ]
-    )
+    for seed, settings in enumerate(SETTINGS)
 ]
 
 

@@ -160,12 +160,14 @@ def sample(
     settings: Mapping[str, T],
     positions: T,
     history: Mapping[str, T],
+    candidates: int = CANDIDATES,
 ) -> Drawn[T]:
     """The next token [B] of logits [B 1 V_fe], the last of which are padding.
 
     `settings` [B] are those of each sequence's request, `positions` [B] where the token will stand; `history`
     (see `SamplingOps.penalise`) is needed by kind "full" only. A sequence's token hangs on its own logits and
-    settings, not on the kind, so long as the kind is enough for it.
+    settings, not on the kind, so long as the kind is enough for it. Of each shard `candidates` are compared;
+    more of them than `CANDIDATES` change no token and cost more, up to a sort of all tokens on every chip.
     """
     if kind == "greedy":
         return Drawn(greedy(ops, logits, vocabulary))
@@ -179,8 +181,8 @@ def sample(
             logits = ops.penalise(logits, history, settings)
         logits = ops.heat(logits, vocabulary, settings)
         with ops.scope("candidates"):
-            best = ops.to(ops.candidates(logits, CANDIDATES), f"{batch} V M")
-            ranked = ops.rank(best, CANDIDATES)
+            best = ops.to(ops.candidates(logits, candidates), f"{batch} V M")
+            ranked = ops.rank(best, candidates)
             floor = ops.floor(ranked, settings)
         if kind == "full":
             with ops.scope("top_k"):

@@ -85,16 +85,22 @@ class Held:
 
     def _hold_waves(self, x: Sized, local: bool) -> None:
         """x [B L ... D] and what it is turned into; from here on a sine and a cosine of each two of its last
-        dim, which all layers of one kind share."""
+        dim, which all layers of one kind share. Axes of one chip split nothing: then they are those of whole L,
+        that keys have anyway."""
         self._hold(x)
-        name = f"waves of {'local' if local else 'other'} layers, L over {x.sharding['L'] or 'nothing'}"
-        groups = (x.sharding["B"], x.sharding["L"])
-        self._waiting[name] = self._share(x.sizes, "BLD", groups, BYTES["f32"])
+        axes = x.sharding["L"]
+        name = f"waves of {'local' if local else 'other'} layers, L over {axes or 'nothing'}"
+        groups = (x.sharding["B"], axes)
+        waves = self._share(x.sizes, f"BL{x.sharding.dims[-1]}", groups, BYTES["f32"])
+        self._waiting[name] = waves * (self.shards(axes) > 1) if axes else waves
         self._all_waiting = sum(self._waiting.values())
 
     def _mask(self, scores: Sized) -> Number:
         """Bytes of which places the queries of scores [B K L G S] see."""
         return self._share(scores.sizes, "BLS", [scores.sharding[dim] for dim in "BLS"])
+
+    @abstractmethod
+    def shards(self, axes: str) -> Number: ...
 
     @abstractmethod
     def bytes(self, t: Sized) -> Number: ...

@@ -85,11 +85,11 @@ def load_engine(
             run.mesh,
             run.prefill,
             run.decode,
-            planned=run.planned,
+            planned=run.planned.formats if run.planned else None,
             dtype=dtype,
             weights=weights,
             kv=kv,
-            chunk=chunk,
+            chunk=run.planned.workload.chunk if chunk is None and run.planned else chunk,
             devices=devices,
             progress=lambda done, of: tell("placing weights", done, of),
         )

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import Checkpoint
-from partita.cost.setting import Setting
 from partita.engine.devices import devices_for
 from partita.engine.engine import Engine
 from partita.engine.number_formats import number_formats
@@ -17,6 +16,7 @@ from partita.planner.saved import SavedPlan, load_plan
 from partita.program.switches import Switches
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import Roles, parse_layout
+from partita.specs.formats import Formats
 
 
 def load(
@@ -60,11 +60,11 @@ def load(
         open_checkpoint(model),
         shape,
         *roles,
-        planned=planned,
+        planned=planned.formats if planned else None,
         dtype=dtype,
         weights=weights,
         kv=kv,
-        chunk=chunk,
+        chunk=planned.workload.chunk if chunk is None and planned else chunk,
         switches=switches,
         devices=devices,
     )
@@ -76,7 +76,7 @@ def placed(
     prefill: Roles,
     decode: Roles,
     *,
-    planned: Setting | None = None,
+    planned: Formats | None = None,
     dtype: str = "auto",
     weights: str | None = None,
     kv: str | None = None,
@@ -85,17 +85,16 @@ def placed(
     devices: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
-    """An engine for a checkpoint; what is not asked for is as `planned`. Raises InputError as `load` does."""
+    """An engine for a checkpoint, in `number_formats`. Raises InputError as `load` does."""
     found = devices_for(mesh.chips, devices)
-    formats = planned.formats if planned else None
     return Engine(
         checkpoint,
         mesh,
         prefill,
         decode,
-        formats=number_formats(dtype, weights, kv, found[0].platform, formats),
+        formats=number_formats(dtype, weights, kv, found[0].platform, planned),
         devices=found,
-        chunk=planned.workload.chunk if chunk is None and planned else chunk,
+        chunk=chunk,
         switches=switches,
         progress=progress,
     )

@@ -11,6 +11,7 @@ from partita.cli import sampling_options as s
 from partita.cli.answers import stream
 from partita.cli.output import progress_bar, show_json
 from partita.errors import InputError
+from partita.program.switches import Switches, overlap_of
 
 if TYPE_CHECKING:
     from partita.checkpoints.protocol import Checkpoint
@@ -68,6 +69,7 @@ def load_engine(
     weights: str | None = None,
     kv: str | None = None,
     chunk: int | None = None,
+    switches: Switches | None = None,
 ) -> Engine:
     """Places the weights on the mesh, once the request is one that the model can take.
 
@@ -91,6 +93,7 @@ def load_engine(
             kv=kv,
             chunk=run.planned.workload.chunk if chunk is None and run.planned else chunk,
             devices=devices,
+            switches=switches,
             progress=lambda done, of: tell("placing weights", done, of),
         )
 
@@ -149,6 +152,7 @@ def command(
     chunk: Annotated[
         int | None, typer.Option("--chunk", help="Tokens of the prompt read in one step, at most.")
     ] = None,
+    overlap: Annotated[str, typer.Option("--overlap", help=o.OVERLAP_HELP)] = "none",
     json: o.AsJson = False,
 ) -> None:
     """Generate text with a model split over this machine's devices."""
@@ -169,6 +173,7 @@ def command(
         n=n,
         seed=seed,
     )
+    switches = Switches(overlap_of(overlap))
     run = running(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention)
     from partita.checkpoints.open import open_checkpoint
 
@@ -176,7 +181,16 @@ def command(
     ids, shown = prompt_of(checkpoint, prompt, prompt_ids, chat)
     s.check_tokens(sampling, checkpoint.model.vocabulary)
     engine = load_engine(
-        checkpoint, run, devices, ids, max_tokens, dtype=dtype, weights=weights, kv=kv, chunk=chunk
+        checkpoint,
+        run,
+        devices,
+        ids,
+        max_tokens,
+        dtype=dtype,
+        weights=weights,
+        kv=kv,
+        chunk=chunk,
+        switches=switches,
     )
     answers, seconds = stream(engine, ids, sampling, shown, quiet=json)
     if json:

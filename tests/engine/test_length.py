@@ -54,7 +54,8 @@ def ints(*shape: int) -> jax.ShapeDtypeStruct:
 def test_a_long_prompt_in_chunks_takes_no_more_than_predicted():
     programs, layout = programs_of(WINDOWED, 1, "ws1d/heads", CHUNK)
     shapes = programs.cache(layout, 1, TOKENS, CHUNK)
-    step = programs.extend(layout).lower(programs.parameters(), shapes, ints(1, CHUNK), ints(1), ints(1))
+    extend: Any = programs.extend(layout)
+    step = extend.lower(programs.parameters(), shapes, ints(1, CHUNK), ints(1), ints(1))
     compiled = step.compile()
     predicted = price_step(
         WINDOWED,
@@ -72,6 +73,7 @@ def test_a_long_prompt_in_chunks_takes_no_more_than_predicted():
     parameters = parameters_of(programs)
     cache = jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype, device=t.sharding), shapes)
     prompt = np.random.default_rng(0).integers(WINDOWED.vocabulary, size=(1, TOKENS))
+    token: Any = None
     for start in range(0, TOKENS, CHUNK):
         chunk, counts = prompt[:, start : start + CHUNK], [np.array([n], np.int32) for n in (start, CHUNK)]
         token, cache = compiled(parameters, cache, np.asarray(chunk, np.int32), *counts)
@@ -88,16 +90,15 @@ def copies_of_the_cache(text: str) -> list[str]:
 
 
 def test_a_copy_of_the_cache_would_be_seen():
-    expand = jax.jit(lambda keys: jnp.repeat(keys, 2, axis=1) + 1)
+    expand: Any = jax.jit(lambda keys: jnp.repeat(keys, 2, axis=1) + 1)
     text = expand.lower(jax.ShapeDtypeStruct((1, 1, MODEL.head_dim, TOKENS), jnp.float32)).compile().as_text()
     assert copies_of_the_cache(text)
 
 
 def test_a_decode_step_holds_less_than_one_layer_of_keys():
     programs, layout = programs_of(MODEL, 1, "ws1d/heads", 1)
-    step = programs.decode(layout).lower(
-        programs.parameters(), programs.cache(layout, 1, TOKENS), ints(1), ints(1)
-    )
+    decode: Any = programs.decode(layout)
+    step = decode.lower(programs.parameters(), programs.cache(layout, 1, TOKENS), ints(1), ints(1))
     compiled = step.compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 4 * TOKENS * MODEL.head_dim
     assert not copies_of_the_cache(compiled.as_text())

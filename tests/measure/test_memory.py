@@ -101,6 +101,7 @@ def lowered(case: Case) -> tuple[Any, Step]:
     size = programs.mesh.size
     batch = ceil_to(case.batch, product(size, layout.batch_axes))
     context, parameters = programs.whole_turns(case.context), programs.parameters()
+    run: Any
     if case.phase == "prefill":
         run, args = programs.prefill(layout), (ints(batch, case.queries), ints(batch))
     else:

@@ -128,6 +128,7 @@ def as_json(check: Check) -> dict:
             "predicted": sum(check.predicted.messages.values()),
             "counted": sum(check.counted.messages.values()),
         },
+        "memory": check.memory and dict(zip(("predicted", "compiled"), check.memory, strict=True)),
     }
 
 
@@ -146,4 +147,8 @@ def table(checks: list[Check]):
             if check.compiled is None:
                 shown[2] = "not counted"
             found.add_row(check.phase, check.layout, kind, *shown, "=" if check.exact else "DIFFERS")
+        if check.memory is not None:
+            held, taken = check.memory
+            fits = "no more" if taken <= held else "MORE"
+            found.add_row(check.phase, check.layout, "(memory held)", f"{held:,}", "", f"{taken:,}", fits)
     return found

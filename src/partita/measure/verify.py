@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from partita.cost.ledger import Ledger
-from partita.cost.step import price_step, price_switch
+from partita.cost.step import Step, price_step, price_switch
 from partita.engine.programs import Programs
 from partita.measure.counts import Counts, predicted
 from partita.measure.hlo import count_hlo
+from partita.measure.memory import compiled_bytes
 from partita.measure.trace import count_jaxpr
 from partita.program.switches import Switches
 from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve, union
@@ -36,6 +37,8 @@ class Check:
     predicted: Counts
     counted: Counts
     compiled: Counts | None
+    memory: tuple[int, int] | None = None
+    """Bytes a device holds for the step, as predicted and, where it was compiled, as XLA says."""
 
     @property
     def exact(self) -> bool:
@@ -90,9 +93,7 @@ def check_prefill(programs: Programs, layout: Layout, batch: int, prompt: int, c
         queries=prompt,
         switches=programs.switches,
     )
-    return _check(
-        programs, "prefill", str(layout.roles), programs.prefill(layout), args, step.ledger, compiled
-    )
+    return _check(programs, "prefill", str(layout.roles), programs.prefill(layout), args, step, compiled)
 
 
 def check_decode(programs: Programs, layout: Layout, batch: int, context: int, compiled: bool) -> Check:
@@ -108,7 +109,7 @@ def check_decode(programs: Programs, layout: Layout, batch: int, context: int, c
         context=context,
         switches=programs.switches,
     )
-    return _check(programs, "decode", str(layout.roles), programs.decode(layout), args, step.ledger, compiled)
+    return _check(programs, "decode", str(layout.roles), programs.decode(layout), args, step, compiled)
 
 
 def check_switch(
@@ -125,15 +126,18 @@ def check_switch(
 
 
 def _check(
-    programs: Programs, phase: str, layout: str, run: Any, args: tuple, ledger: Ledger, compiled: bool
+    programs: Programs, phase: str, layout: str, run: Any, args: tuple, priced: Step | Ledger, compiled: bool
 ) -> Check:
     sizes = programs.mesh.size
     traced = run.trace(*args)
-    hlo = None
+    ledger = priced.ledger if isinstance(priced, Step) else priced
+    hlo = memory = None
     if compiled and programs.formats == Formats(weights="f32", activations="f32", kv="f32"):
-        text = traced.lower().compile().as_text()
-        hlo = count_hlo(text, programs.mesh.axes, programs.mesh.sizes)
-    return Check(layout, phase, predicted(ledger, sizes), count_jaxpr(traced.jaxpr, sizes), hlo)
+        program = traced.lower().compile()
+        hlo = count_hlo(program.as_text(), programs.mesh.axes, programs.mesh.sizes)
+        if isinstance(priced, Step):
+            memory = int(priced.memory_bytes), compiled_bytes(program)
+    return Check(layout, phase, predicted(ledger, sizes), count_jaxpr(traced.jaxpr, sizes), hlo, memory)
 
 
 def _permutes_unnamed(counts: Counts) -> Counts:

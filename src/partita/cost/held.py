@@ -64,7 +64,9 @@ class Held:
         if t.kind in STORED:
             return
         arrived = self._share(t.sizes, t.sharding.dims, t.sharding.axes, BYTES[t.format])
-        given = self.bytes(before) * (1 if before.kind not in STORED else 0)
+        given: Number = 0
+        if before.kind not in STORED:  # along axes of one chip a gathered weight is still as stored
+            given = self.bytes(before) * ((before.moved > 0) * 1 if before.kind == "gathered" else 1)
         held = arrived + given
         for dim, size in ((step.loses, arrived), (step.gains, given)):
             if dim and self._twice(step, dim):

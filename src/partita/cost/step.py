@@ -101,8 +101,8 @@ def price_step(
         logits = transformer.head(ops, model, layout, top, x, counts)
         if sampler and not all_logits:
             price_draw(ops, logits, model.vocabulary, sampler)
-    # the residual, what a half of a block makes of it, and tokens and positions, which every chip has whole
-    held = ops.ledger.held_bytes + 2 * ops.bytes(residual) + 2 * ops.bytes(tokens)
+    # the residual (XLA's CPU backend keeps two), and tokens and positions, which every chip has whole
+    held = ops.ledger.held_bytes + (1 + ops.switches.blocks) * ops.bytes(residual) + 2 * ops.bytes(tokens)
     return Step(
         ledger=ops.ledger,
         batch=batch,

@@ -183,7 +183,7 @@ class Bench:
             for programs in self.plain:
                 _exact(check_switch(programs, source, target, self.rows, self.width, self.capacity, False))
             run = self.programs.switch(source, target, self.capacity)
-            held = self.programs.cache(source, self.rows, self.width, queries=self.width)
+            held = self.programs.cache(source, self.rows, self.width)
             args = held, _ints(self.rows)
             ledger = price_switch(
                 self.case.model, source, target, self.case.mesh.size, F32, batch=self.rows, tokens=self.width

@@ -85,13 +85,13 @@ class Held:
         in front of it."""
         return dim == DEALT or (self.switches.blocks and step.before.dims.index(dim) > 0)
 
-    def _hold_waves(self, x: Sized, local: bool) -> None:
+    def _hold_waves(self, x: Sized, own_base: bool) -> None:
         """x [B L ... D] and what it is turned into; from here on a sine and a cosine of each two of its last
-        dim, which all layers of one kind share. Axes of one chip split nothing: then they are those of whole L,
-        that keys have anyway."""
+        dim, which all layers of one base share. Axes of one chip split nothing: then they are those of whole
+        L, that keys have anyway."""
         self._hold(x)
         axes = x.sharding["L"]
-        name = f"waves of {'local' if local else 'other'} layers, L over {axes or 'nothing'}"
+        name = f"waves of {'local' if own_base else 'other'} layers, L over {axes or 'nothing'}"
         groups = (x.sharding["B"], axes)
         waves = self._share(x.sizes, f"BL{x.sharding.dims[-1]}", groups, BYTES["f32"])
         self._waiting[name] = waves * (self.shards(axes) > 1) if axes else waves

@@ -8,31 +8,31 @@ gathered output or scattered input, an all-reduce twice that.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from partita.cost.held import STORED, Held
+from partita.cost.layers import Layers
 from partita.cost.ledger import Entry, Ledger, Loop, Number
 from partita.cost.looped_ops import LoopedCosts
-from partita.cost.masks import kept_share, smaller
+from partita.cost.masks import kept_share
 from partita.cost.rows import Rows
 from partita.cost.sampling import Draws
 from partita.cost.sized import Sized
 from partita.program.ops import Seen
 from partita.program.switches import Switches
-from partita.sharding.layout import ceil_to, product
+from partita.sharding.layout import product
 from partita.sharding.reshard import Step, reshard
 from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
 
-class CostOps(Held, LoopedCosts, Rows, Draws):
+class CostOps(Held, Layers, LoopedCosts, Rows, Draws):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
     Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them, dealt
@@ -162,7 +162,7 @@ class CostOps(Held, LoopedCosts, Rows, Draws):
         else:
             sent = _part(local, shards - 1, shards) * (2 if step.kind == "all-reduce" else 1)
         sums = before.format if before.sharding.partial and before.settles == "bf16" else ""
-        moved: dict[str, Any] = {"sent_bytes": sent, "messages": messages, "sums": sums}
+        moved: dict[str, Number] = {"sent_bytes": sent, "messages": messages, "sums": sums}
         if loop is not None:
             moved |= self.permutations(t, step, loop)
         noted = "collective-permute" if loop else step.kind
@@ -230,10 +230,6 @@ class CostOps(Held, LoopedCosts, Rows, Draws):
         positions = cache.sizes["S"]
         return _exact(stored * (positions - (queries - 1)), positions)
 
-    def _cached(self, cache: Sized) -> Number:
-        """Bytes of a cache, with its scales where it is in int8."""
-        return self.bytes(cache) + (0 if cache.scale is None else self.bytes(cache.scale))
-
     def add(self, a: Sized, b: Sized) -> Sized:
         if a.sharding != b.sharding:
             raise ValueError(f"cannot add {a.sharding} and {b.sharding}")
@@ -268,7 +264,7 @@ class CostOps(Held, LoopedCosts, Rows, Draws):
         return x
 
     def rotate(self, x: Sized, positions: Sized, model: Model, local: bool) -> Sized:
-        self._hold_waves(x, local)
+        self._hold_waves(x, local and model.local_rotary_base is not None)
         return x
 
     def shard_sums(self, scores: Sized, seen: Seen[Sized]) -> Sized:
@@ -284,13 +280,6 @@ class CostOps(Held, LoopedCosts, Rows, Draws):
     def take(self, t: Sized, dim: str, index: int) -> Sized:
         sizes = {d: n for d, n in t.sizes.items() if d != dim}
         return replace(t, sharding=t.sharding.without(dim), sizes=sizes)
-
-    def as_cache(self, new: Sized, dims: str) -> Sized:
-        sizes = {("S" if d == "L" else d): n for d, n in new.sizes.items()}
-        return in_cache(new.sharding.rename("L", "S").only(dims), sizes, self.formats.kv)
-
-    def write(self, cache: Sized, new: Sized, positions: Sized, lengths: Sized) -> Sized:
-        return cache
 
     # -- of latent attention ----------------------------------------------------------------------------
 
@@ -324,70 +313,6 @@ class CostOps(Held, LoopedCosts, Rows, Draws):
 
     def pick(self, best: Sized) -> Sized:
         return self.to(replace(self.take(self.take(best, "M", 0), "V", 0), format="f32"), "B")
-
-    def layers(
-        self,
-        body: Callable[[Sized, Mapping[str, Sized], Any, bool], tuple[Sized, Any]],
-        x: Sized,
-        weights: Mapping[str, Sized],
-        cache: Cached | None,
-    ) -> tuple[Sized, Cached]:
-        """Once for each kind of layer there is, repeated by how many there are."""
-        kinds = {name: kind for name, kind in self._kinds.items() if kind[0]}
-        return [
-            self._layer(name, len(kinds) > 1, body, x, weights, cache, *kind) for name, kind in kinds.items()
-        ][-1]
-
-    def _layer(
-        self,
-        name: str,
-        named: bool,
-        body: Callable[[Sized, Mapping[str, Sized], Any, bool], tuple[Sized, Any]],
-        x: Sized,
-        weights: Mapping[str, Sized],
-        cache: Cached | None,
-        count: int,
-        window: int | None,
-    ) -> tuple[Sized, Cached]:
-        """`count` layers of one window, named in the ledger where there are others."""
-        self._repeat, self._window = count, window
-        self.ledger.layers += count
-        with self.scope(name) if named else nullcontext():
-            before = x.sizes["L"] - 1
-            recent = None if cache is None else _each(cache, lambda part: self._recent(part, before))
-            x, kept = body(x, weights, recent, name == "local")
-        parts = kept if isinstance(kept, tuple) else (kept,)
-        self.cache_bytes = self.cache_bytes + sum(self._cached(self._recent(part)) for part in parts) * count
-        self._repeat, self._window = 1, None
-        return x, kept
-
-    def _recent(self, cache: Sized, before: Number = 0) -> Sized:
-        """The last positions of a cache, as many as a layer's window needs of it.
-
-        `before`: how many of its queries come before the last, and see what was in the window then.
-        """
-        if self._window is None:
-            return cache
-        positions = smaller(cache.sizes["S"], self._window + before)
-        padded = ceil_to(positions, self.shards(self._dealt))
-        scale = cache.scale and replace(cache.scale, sizes={**cache.scale.sizes, "S": padded})
-        return replace(cache, sizes={**cache.sizes, "S": padded}, scale=scale)
-
-
-Cached = Sized | tuple[Sized, Sized]
-"""A layer's cache: keys and values, or rows in one."""
-
-
-def _each(cache: Cached, change: Callable[[Sized], Sized]) -> Cached:
-    return (change(cache[0]), change(cache[1])) if isinstance(cache, tuple) else change(cache)
-
-
-def in_cache(sharding: Sharding, sizes: Mapping[str, Number], format: str, kind: str = "activation") -> Sized:
-    """Keys, values or rows in a cache's format; int8 has a float32 scale for each row beside."""
-    scale = None
-    if format == "int8":
-        scale = Sized(sharding.without("D").without("R"), sizes, "f32", "f32", kind)
-    return Sized(sharding, sizes, format, kind=kind, scale=scale)
 
 
 def _part(value: Number, part: Number, whole: Number) -> Number:

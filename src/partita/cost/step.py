@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from partita.cost.layers import in_cache
 from partita.cost.ledger import Ledger, Number
 from partita.cost.masks import smaller
-from partita.cost.ops import CostOps, in_cache
+from partita.cost.ops import CostOps
 from partita.cost.parts import Part, whole
 from partita.cost.sampling import price_draw
 from partita.cost.sized import Sized

@@ -72,6 +72,7 @@ class Programs(Shapes):
         def step(parameters, tokens, lengths):
             ops = self.ops()
             logits, kv = self._forward(ops, layout, parameters, tokens, _positions(tokens), lengths)
+            kv = self._windows(ops, layout, kv, lengths)
             if gives == "logits":
                 return logits.value, kv
             return transformer.greedy(ops, logits, self.model.vocabulary).value, kv
@@ -79,6 +80,19 @@ class Programs(Shapes):
         out = self._last_logits(layout) if gives == "logits" else WHOLE
         cache = self.cache_specs(*kept(layout))
         return self.jit(step, (self.parameter_specs(), WHOLE, WHOLE), (out, cache), layout=layout)
+
+    def _windows(self, ops: JaxOps, layout: Layout, kv: Cache, lengths: jax.Array) -> Cache:
+        """Keys and values of whole prompts, of local layers those in their window alone."""
+        held, split = Local(lengths, parse("B")), kept(layout)
+
+        def recent(layer: int, sharding: Sharding, part: Part) -> Part:
+            t = local_part(part, sharding)
+            shards = product(self.mesh.size, layout.attn_s)
+            width = t.value.shape[sharding.dims.index("S")] * shards
+            return plain_part(ringed(ops, t, held, self.places(layer, width)))
+
+        (keys, values), layers = split, enumerate(kv)
+        return tuple((recent(i, keys, pair[0]), recent(i, values, pair[1])) for i, pair in layers)
 
     def _last_logits(self, layout: Layout) -> PartitionSpec:
         return self.spec(parse(transformer.logits_sharding(layout)))
@@ -210,9 +224,7 @@ class Programs(Shapes):
                 local = self.places(layer, capacity, queries) // shards
                 return plain_part(roomy(local_part(part, sharding), local))
 
-            return tuple(
-                tuple(map(partial(wider, layer), split, pair)) for layer, pair in enumerate(cache)
-            )
+            return tuple(tuple(map(partial(wider, layer), split, pair)) for layer, pair in enumerate(cache))
 
         specs = self.cache_specs(*split)
         return self.jit(step, (specs,), specs)

@@ -121,7 +121,7 @@ def check_switch(
     )
     run = programs.switch(source, target, context)
     name = f"{source.roles} -> {target.roles}"
-    args = (programs.cache(source, batch, prompt, queries=prompt), _ints(batch))
+    args = (programs.cache(source, batch, prompt), _ints(batch))
     return _check(programs, "switch", name, run, args, ledger, compiled)
 
 

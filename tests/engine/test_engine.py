@@ -224,7 +224,7 @@ def test_lengths_that_the_model_does_not_take():
     assert (error.value.field, error.value.value) == ("context", 19)
     with pytest.raises(InputError, match="up to 18 tokens"):
         short.logits([[1] * 19])
-    with pytest.raises(InputError, match="1 or more") as error:
+    with pytest.raises(InputError, match="from 1 to") as error:
         short.generate(PROMPTS, 0)
     assert error.value.field == "max_tokens"
 

@@ -23,7 +23,9 @@ PLANNED = Formats(weights="int8", activations="bf16", kv="bf16", reduce="bf16")
         (("auto", None, "int8"), "cpu", PLANNED, ("int8", "f32", "int8", "f32")),
     ],
 )
-def test_formats(asked: tuple, platform: str, planned: Formats | None, expected: tuple):
+def test_formats(
+    asked: tuple[str, str | None, str | None], platform: str, planned: Formats | None, expected: tuple
+):
     found = number_formats(*asked, platform, planned)
     assert (found.weights, found.activations, found.kv, found.reduce) == expected
 
@@ -32,7 +34,7 @@ def test_formats(asked: tuple, platform: str, planned: Formats | None, expected:
     ("asked", "field"),
     [(("f16", None, None), "dtype"), (("f32", "int4", None), "weights"), (("f32", None, "bf16"), "kv")],
 )
-def test_others_are_refused_by_name(asked: tuple, field: str):
+def test_others_are_refused_by_name(asked: tuple[str, str | None, str | None], field: str):
     with pytest.raises(InputError, match="accepted") as error:
         number_formats(*asked, "cpu")
     assert error.value.field == field

@@ -1,4 +1,4 @@
-"""The engine against transformers, for a tiny model of each family read from its folder: layouts on 8 devices."""
+"""The engine against transformers: a tiny model of each family, read from its folder, on 8 devices."""
 
 from pathlib import Path
 

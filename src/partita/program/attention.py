@@ -22,8 +22,8 @@ Cache = tuple[T, T]
 def attention_products(
     ops: Ops[T], layout: Layout, w: Mapping[str, T], cached: bool
 ) -> tuple[Product[T], Product[T]]:
-    """The projections of keys and values [M B L K D] and of queries [B L K G D], partial sums over e, and where
-    attention (to a cache or not) has them."""
+    """The projections of keys and values [M B L K D] and of queries [B L K G D], partial sums over e, and
+    where attention (to a cache or not) has them."""
     e, fg, fk = layout.e, layout.fg, layout.fk
     with ops.scope("attention/kv"):
         weight = ops.to(w["kv"], f"E_{e}{fg} M K_{fk} D")

@@ -32,10 +32,10 @@ def forward(
 ) -> tuple[T, Any]:
     """Logits and the new cache for tokens [B L] at positions [B L].
 
-    `weights` are those outside the blocks; `layers` those of all layers. With `counts` [B], new tokens of each
-    sequence that are not padding, only the last of them is unembedded: logits [B 1 V]; without, all: [B L V].
-    Without a `cache` the tokens attend to each other only, and the new cache is theirs; with one it holds
-    `lengths` [B] tokens of each sequence after this step.
+    `weights` are those outside the blocks; `layers` those of all layers. With `counts` [B], new tokens of
+    each sequence that are not padding, only the last of them is unembedded: logits [B 1 V]; without, all:
+    [B L V]. Without a `cache` the tokens attend to each other only, and the new cache is theirs; with one it
+    holds `lengths` [B] tokens of each sequence after this step.
     """
     x = embed(ops, model, layout, weights, tokens, positions)
     x, cache = blocks(ops, model, layout, layers, x, positions, cache, lengths)

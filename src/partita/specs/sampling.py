@@ -144,7 +144,7 @@ class Sampling(BaseModel):
 
 def _number(field: str, value: object) -> float:
     least, most = _NUMBERS[field]
-    return _within(field, value, least, most, f"must be a number from {least:g} to {most:g}")
+    return _within(field, value, least, most, f"a number from {least:g} to {most:g} is accepted")
 
 
 def _within(field: str, value: object, least: float, most: float, wanted: str) -> float:
@@ -161,7 +161,7 @@ def _count(field: str, value: object) -> int:
     least, most = _COUNTS[field]
     number = _whole(value)
     if number is None or not least <= number <= most:
-        raise InputError(field, value, f"must be a whole number from {least} to {most}")
+        raise InputError(field, value, f"a whole number from {least} to {most} is accepted")
     return number
 
 

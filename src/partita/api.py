@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def plan(
 def read_model(text: str) -> Model:
     """The model a text names, for planning: no weights are read. Errors as those of `resolve_model`."""
     readers = {".gguf": _model_from_gguf, "partita.json": _model_of_our_own}
-    if "/" in text and not Path(text.replace("\0", "")).expanduser().exists():
+    if "/" in text and not os.path.exists(os.path.expanduser(text.replace("\0", ""))):
         from partita.checkpoints.hub import fetch, is_repo_id
 
         if is_repo_id(text):

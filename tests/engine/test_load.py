@@ -1,15 +1,24 @@
-"""`Engine.load`: what a plan says that the engine does not run is refused before the model is opened."""
+"""`Engine.load`, and what is refused: of plans before a model is opened, of prompts, of weights."""
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
+import numpy as np
+import pytest
+from tests.checkpoints import tiny_folder
+
+from partita.checkpoints.protocol import MemoryCheckpoint
+from partita.checkpoints.random import random_parameters
 from partita.cost.prediction import Setting
+from partita.engine.engine import Engine
 from partita.engine.load import load
 from partita.errors import InputError
 from partita.planner.saved import SavedPlan
 from partita.sharding import Mesh, parse_layout
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
+from partita.specs.sampling import Sampling
 
 
 def staged(stages: int) -> SavedPlan:
@@ -30,3 +39,34 @@ def test_one_stage_is_not():
     with pytest.raises(InputError) as error:
         load("nothing-of-this-name", plan=staged(1))
     assert error.value.field != "stages"
+
+
+def llama_folder(at: Path) -> Path:
+    config, tensors = tiny_folder.CONFIGS["llama"][0], tiny_folder.stored("llama")[1]
+    return tiny_folder.write(at / "llama", config, tensors)
+
+
+def test_a_folder_without_a_tokenizer_ends_where_its_configuration_says(tmp_path: Path):
+    folder = llama_folder(tmp_path)
+    free = load(folder, dtype="f32").complete([[1]], Sampling(max_tokens=4, ignore_eos=True))[0][0].tokens
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [free[1]]}))
+    ended = load(folder, dtype="f32").complete([[1]], Sampling(max_tokens=4))[0][0]
+    assert (ended.tokens, ended.finish) == (free[: free.index(free[1])], "stop")
+
+
+@pytest.mark.parametrize("prompts", ["ab", [[1.5, 2]], [[True]], 5, [b"ab"], [1, 2]])
+def test_prompts_that_are_none(prompts, tmp_path: Path):
+    engine = load(llama_folder(tmp_path), dtype="f32")
+    with pytest.raises(InputError, match="accepted") as error:
+        engine.complete(prompts, Sampling(max_tokens=1))
+    assert error.value.field == "prompt"
+
+
+def test_weights_that_are_not_finite_are_refused_by_name():
+    model = tiny_folder.CONFIGS["llama"][1]
+    parameters = random_parameters(model, seed=0)
+    parameters["layers.0.q"][3] = np.nan
+    mesh, roles = Mesh("x", (1,)), parse_layout("ws2d/heads", "x")
+    with pytest.raises(InputError, match="not finite") as error:
+        Engine(MemoryCheckpoint(model, parameters), mesh, roles, roles)
+    assert (error.value.field, error.value.value) == ("model", "layers.0.q")

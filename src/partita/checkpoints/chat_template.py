@@ -51,7 +51,7 @@ class ChatTemplate:
         variables = {**self.special_tokens, "messages": list(messages), "add_generation_prompt": True}
         try:
             return self._template.render(variables)
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except (TemplateError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
             problem = f"not accepted by the model's chat template: {_one_line(error)}"
             raise InputError("messages", None, problem) from None
 

@@ -5,7 +5,7 @@ Knows which file says what; formats, families and tokenizers have files of their
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +86,12 @@ def _checkpoint(
 
         return read_tokenizer(folder, model.vocabulary)
 
-    return StoredCheckpoint(model, sources, tensors.read, load_tokenizer, scales)
+    def ends() -> Set[int]:
+        from partita.checkpoints.tokenizer_files import end_tokens
+
+        return end_tokens(folder)
+
+    return StoredCheckpoint(model, sources, tensors.read, load_tokenizer, scales, ends)
 
 
 def _check_equal(tensors: SafetensorsFolder, spare: str, embedding: str) -> None:

@@ -20,7 +20,7 @@ def open_checkpoint(text: str) -> StoredCheckpoint:
     if text.lower().endswith(".gguf"):
         from partita.checkpoints.gguf import GGUFCheckpoint
 
-        return GGUFCheckpoint(Path(text).expanduser())
+        return GGUFCheckpoint(Path(os.path.expanduser(text)))
     name = model_aliases().get(text.lower(), text.lower())
     if name in PACKAGES:
         from partita.checkpoints.gguf import GGUFCheckpoint

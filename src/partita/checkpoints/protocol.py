@@ -5,7 +5,7 @@ Knows nothing about file formats, nor about what is done with the tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +30,11 @@ class Checkpoint(Protocol):
     @property
     def tokenizer(self) -> Tokenizer | None:
         """None where the checkpoint holds no tokenizer."""
+        ...
+
+    @property
+    def eos_ids(self) -> Set[int]:
+        """The tokens that end a text."""
         ...
 
     @property
@@ -65,6 +70,10 @@ class MemoryCheckpoint:
     model: Model
     parameters: Mapping[str, np.ndarray]
     tokenizer: Tokenizer | None = None
+
+    @property
+    def eos_ids(self) -> Set[int]:
+        return frozenset() if self.tokenizer is None else self.tokenizer.eos_ids
 
     @property
     def quantised(self) -> frozenset[str]:

@@ -54,10 +54,12 @@ def write_int8(
     try:
         temporary = Path(tempfile.mkdtemp(dir=out.resolve().parent, prefix=f".{out.name}."))
         write_model(temporary, checkpoint.model)
-        if checkpoint.tokenizer is not None:
-            from partita.checkpoints.tokenizer_files import write_tokenizer
+        from partita.checkpoints.tokenizer_files import write_ends, write_tokenizer
 
+        if checkpoint.tokenizer is not None:
             write_tokenizer(checkpoint.tokenizer, temporary)
+        else:
+            write_ends(checkpoint.eos_ids, temporary)
         write_tensors(temporary, planned, shard_bytes)
         umask = os.umask(0)
         os.umask(umask)

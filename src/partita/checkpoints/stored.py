@@ -5,7 +5,7 @@ Knows nothing about formats or families; `gguf.py` and `folder.py` open files in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,8 @@ class StoredCheckpoint:
     """A `Checkpoint` read from a file as it is asked for.
 
     read: gives a slice of a stored tensor. scales: where the scales of each quantised parameter lie.
-    load_tokenizer: called once, when the tokenizer is first asked for.
+    load_tokenizer: called once, when the tokenizer is first asked for. ends: the tokens that end a text where
+    there is no tokenizer.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class StoredCheckpoint:
         read: Read,
         load_tokenizer: Callable[[], Tokenizer | None],
         scales: Mapping[str, Source] | None = None,
+        ends: Callable[[], Set[int]] = frozenset,
     ):
         self.model = model
         self._sources = sources
         self._read = read
         self._load_tokenizer = load_tokenizer
         self._scales = scales or {}
+        self._ends = ends
         self.quantised = frozenset(self._scales)
 
     def tensor(self, name: str) -> np.ndarray:
@@ -62,6 +65,11 @@ class StoredCheckpoint:
     def tokenizer(self) -> Tokenizer | None:
         """The file's own tokenizer, None where it has none; InputError for a kind that is not read."""
         return self._tokenizer
+
+    @property
+    def eos_ids(self) -> Set[int]:
+        """The tokens that end a text."""
+        return self._ends() if self.tokenizer is None else self.tokenizer.eos_ids
 
     @cached_property
     def _tokenizer(self) -> Tokenizer | None:

@@ -8,7 +8,7 @@ nothing about models.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
         tokens=_tokens(backend, vocabulary),
         special=frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special),
         bos_id=bos,
-        eos_ids=_eos(folder, _id(backend, named.get("eos_token"))),
+        eos_ids=end_tokens(folder, _id(backend, named.get("eos_token"))),
         add_bos=_adds_bos(backend, bos, path),
         chat_template=_template(folder, settings, named),
         spelling=_spelling(backend, path),
@@ -69,9 +69,13 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         settings["chat_template"] = tokenizer.chat_template.source
     if bos is not None:
         settings["bos_token"] = bos
-    ends = sorted(tokenizer.eos_ids)
-    generation = {"bos_token_id": tokenizer.bos_id, "eos_token_id": ends}
     (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    write_ends(tokenizer.eos_ids, folder, tokenizer.bos_id)
+
+
+def write_ends(ends: Set[int], folder: Path, bos: int | None = None) -> None:
+    """The tokens that end a text, and the one that begins it, where `end_tokens` finds them."""
+    generation = {"bos_token_id": bos, "eos_token_id": sorted(ends)}
     (folder / GENERATION).write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
 
 
@@ -101,8 +105,9 @@ def _tokens(backend: Backend, vocabulary: int) -> list[str]:
     return tokens
 
 
-def _eos(folder: Path, named: int | None) -> frozenset[int]:
-    """The tokens that end a text, from the first file that says so, as transformers looks for them."""
+def end_tokens(folder: Path, named: int | None = None) -> frozenset[int]:
+    """The tokens that end a text, from the first file that says so, as transformers looks for them; else the
+    one that a tokenizer has named. Raises InputError (field "eos_token_id") for what are none."""
     config = _optional(folder / CONFIG)
     inner = config.get("text_config")
     for place in (_optional(folder / GENERATION), config, inner if isinstance(inner, Mapping) else {}):
@@ -122,6 +127,9 @@ def _adds_bos(backend: Backend, bos: int | None, path: Path) -> bool:
         return False
     if bos is not None and whole == [bos, *plain]:
         return True
+    if bos is None and len(whole) == len(plain) + 1 and whole[1:] == plain:
+        message = f"is not named, but {path.name} puts token {whole[0]} at the start of a text"
+        raise InputError("bos_token", None, f"{message}; name it in {SETTINGS} (in {path.parent})")
     message = "adds special tokens other than a bos token at the start of a text, which is not run here"
     raise InputError("post_processor", None, f"{message} (in {path})")
 

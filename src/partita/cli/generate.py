@@ -9,7 +9,7 @@ import typer
 from partita.cli import options as o
 from partita.cli import sampling_options as s
 from partita.cli.answers import stream
-from partita.cli.output import progress_bar, show_json
+from partita.cli.output import progress_bar, show_json, show_note
 from partita.errors import InputError
 from partita.program.switches import Switches, overlap_of
 
@@ -104,6 +104,8 @@ def prompt_of(
     """The prompt's tokens, and the text that is shown before the answer (none for a chat)."""
     if (prompt is None) == (prompt_ids is None):
         raise InputError("prompt", None, "give --prompt TEXT or --prompt-ids 1,2,3, one of the two")
+    if prompt_ids is not None and chat:
+        raise InputError("chat", None, "is for --prompt TEXT; token ids are taken as they are")
     if prompt_ids is not None:
         return s.token_ids("prompt-ids", prompt_ids), ""
     if checkpoint.tokenizer is None:
@@ -180,6 +182,9 @@ def command(
     checkpoint = open_checkpoint(model)
     ids, shown = prompt_of(checkpoint, prompt, prompt_ids, chat)
     s.check_tokens(sampling, checkpoint.model.vocabulary)
+    if run.planned is not None and run.planned.model.name != checkpoint.model.name:
+        planned = run.planned.model.name
+        show_note(f"the plan was made for {planned}; its mesh and layouts run {checkpoint.model.name}")
     engine = load_engine(
         checkpoint,
         run,

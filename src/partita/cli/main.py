@@ -5,9 +5,11 @@ Exit codes: 0 done, 2 wrong input, 1 anything else.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import re
 import sys
 
 import typer
@@ -83,14 +85,27 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            too_long = InputError("path", str(error.filename)[:80], "is too long for a file's name")
+            return _refuse(too_long, arguments)
         print(f"error: {error.strerror or error}", file=sys.stderr)
         return 1
     except Exception as error:
         if os.environ.get("PARTITA_TRACEBACK"):
             raise
+        if "RESOURCE_EXHAUSTED" in str(error):
+            return _refuse(_too_large(error), arguments)
         text = " ".join(f"{type(error).__name__}: {error}".split())
         print(f"internal error: {text} (PARTITA_TRACEBACK=1 shows where)", file=sys.stderr)
         return 1
+
+
+def _too_large(error: Exception) -> InputError:
+    """What JAX says where a device has no more memory."""
+    found = re.search(r"allocating (\d+) bytes", str(error))
+    size = f"{int(found[1]):,} bytes" if found else "what is asked for"
+    message = "more than a device has; ask for fewer tokens or samples, or give more devices"
+    return InputError("memory", size, message)
 
 
 def _refuse(error: InputError, arguments: list[str]) -> int:

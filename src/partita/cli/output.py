@@ -25,8 +25,12 @@ def show(*things: RenderableType) -> None:
 
 def show_json(value: Any) -> None:
     """Prints one JSON object on standard output."""
-    json.dump(value, sys.stdout, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def show_note(text: str) -> None:
+    """Says something beside the output, on standard error."""
+    print(f"note: {text}", file=sys.stderr)
 
 
 def progress_console() -> Console:

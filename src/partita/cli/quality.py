@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,7 +84,7 @@ def command(
 
 def _read(path: str) -> str:
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
+        return Path(os.path.expanduser(path)).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError("text", path, f"cannot be read: {error.strerror}") from None
     except ValueError:  # not UTF-8, or no path at all

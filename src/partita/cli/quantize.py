@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +25,7 @@ def command(
         raise InputError("dtype", dtype, "accepted are bf16, f32")
     from partita.checkpoints.quantise import check_out, write_int8
 
-    place = Path(out).expanduser()
+    place = Path(os.path.expanduser(out))
     check_out(place)
     from partita.checkpoints.open import open_checkpoint
 

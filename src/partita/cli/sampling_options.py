@@ -75,7 +75,7 @@ def _named(error: InputError) -> InputError:
 def token_ids(field: str, text: str) -> list[int]:
     """Reads `1,2,3`. Raises InputError naming the option."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() for part in parts):
+    if not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
         raise InputError(field, text, "token ids joined by commas are accepted, such as 1,2,3")
     return [int(part) for part in parts]
 

@@ -22,7 +22,7 @@ from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
-_GAPS = 32
+_GAPS = 16
 """On CPUs one part in so many of what is held at once is lost between buffers, as measured there."""
 
 

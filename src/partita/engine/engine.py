@@ -6,6 +6,7 @@ Knows nothing about HTTP, files or scheduling; a checkpoint gives it tensors and
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from partita.checkpoints.protocol import Checkpoint
 from partita.engine.generation import Completion, completions, run
 from partita.engine.parameters import place
 from partita.engine.programs import Programs
-from partita.engine.requests import check_prompts
+from partita.engine.requests import check_prompts, separate, whole_ids
 from partita.engine.slots import Prompts, Slots
 from partita.engine.stopping import Piece
 from partita.errors import InputError
@@ -82,6 +83,7 @@ class Engine:
             raise InputError("chunk", chunk, "1 or more tokens are accepted")
         self.chunk = chunk
         self.model, self.tokenizer, self.mesh = checkpoint.model, checkpoint.tokenizer, mesh
+        self.eos_ids = checkpoint.eos_ids
         self.roles = {"prefill": prefill, "decode": decode}
         self.formats = formats or Formats(weights="f32", activations="f32", kv="f32")
         self.storage = storage or plan_storage(self.model, mesh, decode, prefill)
@@ -89,7 +91,7 @@ class Engine:
         self.parameters = place(self.programs, checkpoint, progress)
 
     @classmethod
-    def load(cls, model: str, **options) -> Engine:
+    def load(cls, model: str | os.PathLike[str], **options) -> Engine:
         """An engine for MODEL with `plan=` or `mesh=`, `prefill=`, `decode=`; see `engine.load.load`."""
         from partita.engine.load import load
 
@@ -117,6 +119,7 @@ class Engine:
 
     def logits(self, prompts: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Float32 logits [tokens, vocabulary] of each prompt, in the prefill layout."""
+        prompts = [whole_ids(ids) for ids in separate(prompts)]
         batch = self.batch(prompts)
         found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
         return [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
@@ -191,7 +194,7 @@ class Engine:
     def tokens(self, prompt: str | Sequence[int]) -> Sequence[int]:
         """The token ids of a prompt. Raises InputError for a text where there is no tokenizer."""
         if not isinstance(prompt, str):
-            return prompt
+            return whole_ids(prompt)
         if self.tokenizer is None:
             raise InputError("prompt", prompt, "this model has no tokenizer; give token ids")
         return self.tokenizer.encode(prompt)
@@ -207,6 +210,9 @@ class Engine:
         sampling: fields of `Sampling`, such as max_tokens and temperature. Raises InputError for one that is
         wrong.
         """
+        if unknown := sampling.keys() - Sampling.model_fields.keys():
+            name = min(unknown)
+            raise InputError(name, sampling[name], f"fields are {', '.join(Sampling.model_fields)}")
         pieces = self.pieces(prompt, Sampling(**sampling))
         return (piece.text for piece in pieces if piece.text)
 
@@ -214,7 +220,12 @@ class Engine:
         self, prompts: Sequence[str | Sequence[int]], sampling: Sampling | Sequence[Sampling]
     ) -> list[list[Completion]]:
         """All samples of every prompt, each prompt with settings of its own or all with the same."""
+        prompts = separate(prompts)
         requests = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
+        if not all(isinstance(request, Sampling) for request in requests):
+            raise InputError(
+                "sampling", repr(sampling)[:60], "a Sampling, or one for each prompt, is accepted"
+            )
         if len(requests) != len(prompts):
             raise InputError(
                 "sampling", len(requests), f"settings for each of {len(prompts)} prompts are needed"

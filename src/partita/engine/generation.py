@@ -91,9 +91,8 @@ def _completion(pieces: list[Piece]) -> Completion:
 
 def _ending(engine: Engine, request: Sampling) -> Ending:
     tokenizer = engine.tokenizer
-    if tokenizer is None:
-        return Ending(request, Numbers())
-    return Ending(request, tokenizer.stream(), tokenizer.eos_ids)
+    words = Numbers() if tokenizer is None else tokenizer.stream()
+    return Ending(request, words, engine.eos_ids)
 
 
 def _likely(found: Tokens, slot: int, asked: int | None) -> Likely | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from partita.checkpoints.open import open_checkpoint
@@ -20,7 +21,7 @@ from partita.specs.formats import Formats
 
 
 def load(
-    model: str,
+    model: str | os.PathLike[str],
     *,
     plan: Plan | SavedPlan | str | None = None,
     mesh: str | Mesh | None = None,
@@ -57,7 +58,7 @@ def load(
     if planned is not None:
         check_stages(planned.stages)
     return placed(
-        open_checkpoint(model),
+        open_checkpoint(os.fspath(model)),
         shape,
         *roles,
         planned=planned.formats if planned else None,

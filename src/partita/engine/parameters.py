@@ -16,6 +16,7 @@ import numpy as np
 from partita.checkpoints.int8 import channel_index, quantise, summed_axes
 from partita.checkpoints.protocol import Checkpoint, Index
 from partita.engine.shapes import Shapes
+from partita.errors import InputError
 from partita.program.parameters import all_parameter_shapes, scale_name
 
 _BLOCK = 1 << 20
@@ -25,14 +26,17 @@ _BLOCK = 1 << 20
 def place(
     shapes: Shapes, checkpoint: Checkpoint, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, jax.Array]:
-    """All parameters as arrays of `shapes.parameters()`; calls `progress(done, total)`, without scales."""
+    """All parameters as arrays of `shapes.parameters()`; calls `progress(done, total)`, without scales.
+
+    Raises InputError (field "model") for weights that are not finite.
+    """
     targets, sizes = shapes.parameters(), all_parameter_shapes(shapes.model)
     placed: dict[str, jax.Array] = {}
     for done, (name, size) in enumerate(sizes.items(), start=1):
         target, scales = targets[name], targets.get(scale_name(name))
         box = _box(target, size)
         if scales is None:
-            placed[name] = _placed(target, checkpoint.read(name, box), box)
+            placed[name] = _placed(target, _finite(name, checkpoint.read(name, box)), box)
         else:
             values, factors, box, own = _in_int8(checkpoint, name, size, box)
             placed[name] = _placed(target, values, box)
@@ -40,6 +44,13 @@ def place(
         if progress:
             progress(done, len(sizes))
     return placed
+
+
+def _finite(name: str, values: np.ndarray) -> np.ndarray:
+    """The values. Raises InputError (field "model") where one is no finite number."""
+    if not np.isfinite(values).all():
+        raise InputError("model", name, "holds numbers that are not finite")
+    return values
 
 
 def _in_int8(

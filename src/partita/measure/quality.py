@@ -172,6 +172,8 @@ def windows_of(
     ids = ids[1:] if begin is not None and ids[:1] == [begin] else ids
     if tokens is not None and tokens < 2:
         raise InputError("tokens", tokens, "2 or more tokens are accepted")
+    if size is not None and max_context is not None and not 2 <= size <= max_context:
+        raise InputError("window", size, f"2 to {max_context} tokens are accepted, the most the model takes")
     return windows(ids[:tokens], min(WINDOW, max_context or WINDOW) if size is None else size, begin)
 
 

@@ -23,7 +23,7 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    layers: Count
+    layers: Annotated[int, Field(ge=1, le=10_000)]
     d_model: Count  # [E]
     d_ff: Count  # [F]
     heads: Count  # query heads [H = K G]

@@ -21,6 +21,7 @@ _EVERYWHERE: tuple[Accepted, ...] = (
     false("quantization_config", "a plan chooses the weights' format itself, so leave the field out"),
     false("add_cross_attention", "there is no encoder"),
     false("is_encoder_decoder", "there is no encoder"),
+    Accepted("is_causal", bool, "true; a token sees those before it alone"),
 )
 
 _EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)

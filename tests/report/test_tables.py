@@ -27,7 +27,7 @@ def test_memory_is_shown_by_part_and_adds_up():
     # whole numbers; for 4 tokens 256 sines and cosines
     activations = 32 * (4 * 32_016 + 2 * 4096 + 2 * 512 + 2 * 4) + 4 * 4 * 256
     assert memory["activations"] == activations
-    parts = "weights 2.16 GB, kv 69.2 MB, activations 4.57 MB, runtime 1.34 GB"
+    parts = "weights 2.16 GB, kv 69.2 MB, activations 4.4 MB, runtime 1.34 GB"
     assert row(text_of(tables.predictions([decode])), "memory per chip") == [f"3.57 GB of 34.4 GB: {parts}"]
 
 

@@ -16,12 +16,14 @@ from partita.checkpoints.random import random_parameters
 from partita.cost.step import price_step
 from partita.engine.devices import devices_for
 from partita.engine.engine import Engine
+from partita.engine.generation import run
 from partita.errors import InputError
 from partita.measure.verify import verify
 from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 from partita.specs.rotary import OtherScaling
+from partita.specs.sampling import Sampling
 
 CUBE = Mesh.of((2, 2, 2))
 MODEL = tiny_model(tied=False)
@@ -112,14 +114,15 @@ def test_both_phases_use_one_copy_of_the_weights():
     model = tiny_model(d_ff=58)  # a size no other test has, so that its arrays can be told
     runs = engine(model=model)
     before = {name: _places(array) for name, array in runs.parameters.items()}
-    steps = runs.steps(PROMPTS, 4)
-    next(steps)
-    next(steps)
+    requests = [Sampling(max_tokens=4, ignore_eos=True)] * len(PROMPTS)
+    pieces = run(runs, PROMPTS, requests)
+    for _ in range(2 * len(PROMPTS)):  # into the second step
+        next(pieces)
     gc.collect()
     shapes = [array.shape for array in jax.live_arrays()]
     matrices = {runs.parameters[f"layers.0.{name}"].shape for name in ("ffn_in", "ffn_out")}
     assert {shape: shapes.count(shape) for shape in matrices} == dict.fromkeys(matrices, model.layers)
-    assert len(list(steps)) == 2
+    assert len(list(pieces)) == 2 * len(PROMPTS)
     assert {name: _places(array) for name, array in runs.parameters.items()} == before
 
 
@@ -210,9 +213,9 @@ def test_bfloat16_stays_near_the_reference(formats: Formats, attention: str):
     ids=str,
 )
 def test_impossible_prompts(usual: Engine, prompts: list[list[int]], field: str, accepted: str):
-    for run in (lambda: usual.logits(prompts), lambda: usual.generate(prompts, 2)):
+    for ask in (lambda: usual.logits(prompts), lambda: usual.generate(prompts, 2)):
         with pytest.raises(InputError, match=accepted) as error:
-            run()
+            ask()
         assert error.value.field == field
 
 
@@ -258,3 +261,19 @@ def test_devices_for_a_mesh():
         with pytest.raises(InputError, match=accepted) as error:
             devices_for(count, ask)
         assert error.value.field == field
+
+
+def test_steps_compile_once_for_a_shape_whatever_is_asked():
+    runs = engine()
+    mixes: list[list[Sampling]] = [
+        [Sampling(max_tokens=n + 2) for n in range(4)],
+        [Sampling(max_tokens=5, temperature=0.7, seed=n) for n in range(4)],
+        [Sampling(max_tokens=3), Sampling(max_tokens=6, temperature=1, logprobs=2, seed=1)] * 2,
+    ]
+    for mix in mixes:
+        runs.complete(PROMPTS, mix)
+    traced = runs.programs.traced
+    for mix in (*mixes, mixes[0][::-1], [*mixes[1][:2], *mixes[2][:2]]):
+        runs.complete(PROMPTS, mix)
+    assert runs.programs.traced == traced
+    assert runs.programs.decode.cache_info().currsize == 1

@@ -75,7 +75,7 @@ def run(on: Engine) -> tuple[np.ndarray, np.ndarray, Any, Layout]:
     with logits_beside_tokens():
         args = on.parameters, batch.tokens, batch.lengths
         (tokens, logits), kv = compiled(programs.prefill(batch.prefill), *args)(*args)
-        cache = programs.switch(batch.prefill, batch.decode, on.capacity(32))(kv, batch.lengths)
+        cache = programs.switch(batch.prefill, batch.decode, 32)(kv, batch.lengths)
         positions, found = batch.lengths, [(tokens, logits)]
         step = compiled(programs.decode(batch.decode), on.parameters, cache, tokens, positions)
         for _ in range(STEPS):

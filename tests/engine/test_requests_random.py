@@ -81,4 +81,4 @@ def test_ten_thousand_random_requests():
             assert [(s.tokens, s.text, s.finish) for s in before] == [
                 (s.tokens, s.text, s.finish) for s in after
             ], ask
-    assert runs.programs.traced - traced <= 2  # a mix may need a pair of steps that no batch had needed
+    assert runs.programs.traced - traced <= 1  # a mix may need a draw that no batch had needed

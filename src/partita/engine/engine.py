@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from partita.checkpoints.protocol import Checkpoint
@@ -113,36 +112,12 @@ class Engine:
             tokens[row, : len(ids)], lengths[row] = ids, len(ids)
         return Batch(tokens, lengths, len(prompts), prefill, decode)
 
-    def capacity(self, tokens: int) -> int:
-        """Places of a cache for so many tokens: a multiple of what it is dealt out over."""
-        return ceil_to(tokens, math.lcm(_BUCKET, product(self.mesh.size, self.storage.s_axes)))
-
     def logits(self, prompts: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Float32 logits [tokens, vocabulary] of each prompt, in the prefill layout."""
         prompts = [whole_ids(ids) for ids in separate(prompts)]
         batch = self.batch(prompts)
         found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
         return [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
-
-    def steps(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> Iterator[np.ndarray]:
-        """The next token [prompts] of every prompt, greedily, `max_tokens` times; the first from prefill."""
-        if max_tokens < 1:
-            raise InputError("max_tokens", max_tokens, "1 or more tokens are accepted")
-        check_prompts(self.model, prompts, max_tokens)
-        batch = self.batch(prompts)
-        longest = int(batch.lengths.max()) + max_tokens
-        tokens, kv = self.programs.prefill(batch.prefill)(self.parameters, batch.tokens, batch.lengths)
-        yield np.asarray(tokens)[: batch.count]
-        if max_tokens == 1:
-            return
-        capacity = self.capacity(max(longest, batch.tokens.shape[1]))
-        cache = self.programs.switch(batch.prefill, batch.decode, capacity)(kv, batch.lengths)
-        del kv
-        decode = self.programs.decode(batch.decode)
-        positions = jnp.asarray(batch.lengths)
-        for _ in range(max_tokens - 1):
-            tokens, positions, cache = decode(self.parameters, cache, tokens, positions)
-            yield np.asarray(tokens)[: batch.count]
 
     # -- generation ---------------------------------------------------------------------------------------
 

@@ -236,7 +236,11 @@ def test_prefix_and_new_tokens_are_the_whole_cache(
     whole = prefill(layout, model, stages)
     found = prefill(layout, model, stages, prefix=prefix, chunk=chunk)
     memory = found.memory_bytes
-    assert memory["kv"] == whole.memory_bytes["kv"]
+    if windowed:  # a chunk's first token sees what its last does not: `test_windows.py` has how much
+        unwindowed = prefill(layout, TINY, stages).memory_bytes["kv"]
+        assert whole.memory_bytes["kv"] <= memory["kv"] <= unwindowed
+    else:
+        assert memory["kv"] == whole.memory_bytes["kv"]
     assert memory["weights"] == whole.memory_bytes["weights"]
     assert memory["total"] == sum(memory[part] for part in ("weights", "kv", "activations", "runtime"))
     assert memory["activations"] <= whole.memory_bytes["activations"] * 1.0001 or "context" in layout

@@ -87,7 +87,7 @@ def layouts(plan: Plan) -> tuple[str, str]:
 
 SETTINGS = {
     "palm-540b, 64 chips, chat": palm(INT8, batch=64, prefill_batch=1),
-    "palm-540b, 64 chips, almost full": palm(batch=600),
+    "palm-540b, 64 chips, almost full": palm(batch=576),
     "palm-8b, 8 chips": setting("palm-8b", "tpu-v4:2x2x2", batch=32, prompt=512, output=16),
     "smollm2, padded, 1 x 2 x 4": setting("smollm2-135m", "tpu-v4:1x2x4", batch=3, prompt=96, output=5),
     "mt-nlg, uneven prefills": setting("mt-nlg-530b", "tpu-v4:4x4x8", batch=20, prefill_batch=8, output=9),
@@ -120,7 +120,7 @@ def test_no_pair_that_fits_is_better_than_the_chosen(name: str, objective: Objec
 
 
 def test_a_faster_pair_that_does_not_fit_is_passed_over():
-    given = palm(batch=600)
+    given = palm(batch=576)
     plan = make_plan(given)
     best = make_plan(with_memory(given, 10**15))
     assert layouts(best) != layouts(plan)
@@ -273,7 +273,7 @@ def test_a_model_that_does_not_fit_is_refused_with_bytes_by_part_and_the_smalles
 @pytest.mark.parametrize(
     ("given", "change", "changed", "milder"),
     [
-        (palm(batch=700), "--kv int8", palm(Formats(kv="int8"), batch=700), []),
+        (palm(batch=620), "--kv int8", palm(Formats(kv="int8"), batch=620), []),
         (palm(batch=800), "--weights int8", palm(INT8, batch=800), [palm(Formats(kv="int8"), batch=800)]),
         (
             palm(batch=3000),
@@ -323,7 +323,7 @@ def test_the_reasons_name_both_phases_what_binds_and_every_other_layout():
 
 
 def test_a_layout_that_does_not_fit_says_so_among_the_reasons():
-    reasons = make_plan(palm(batch=600)).reasons
+    reasons = make_plan(palm(batch=576)).reasons
     assert any("does not fit" in reason and "GB per chip" in reason for reason in reasons)
 
 

@@ -192,7 +192,7 @@ def test_json_holds_jax_and_every_engine():
         "TensorRT-LLM",
         "MaxText",
     ]
-    assert written["jax"]["weights"]["ffn_out"]["spec"] == "PartitionSpec(None, 'x')"
+    assert written["jax"]["weights"]["ffn_out"]["spec"] == "PartitionSpec('x')"
 
 
 def test_float32_weights_have_no_word_of_their_own():

@@ -17,8 +17,9 @@ from partita.errors import InputError
 if TYPE_CHECKING:
     from partita.api import plan
     from partita.engine.engine import Engine
+    from partita.specs.sampling import Sampling
 
-__all__ = ["Engine", "InputError", "plan"]
+__all__ = ["Engine", "InputError", "Sampling", "plan"]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,4 +31,8 @@ def __getattr__(name: str) -> Any:
         from partita.engine.engine import Engine
 
         return Engine
+    if name == "Sampling":
+        from partita.specs.sampling import Sampling
+
+        return Sampling
     raise AttributeError(f"module 'partita' has no attribute {name!r}")

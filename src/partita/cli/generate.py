@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -149,8 +150,12 @@ def command(
     dtype: Annotated[
         str, typer.Option("--dtype", help="f32, bf16, or auto: what the devices are fast in.")
     ] = "auto",
-    weights: Annotated[str | None, typer.Option("--weights", help="int8; else in dtype.")] = None,
-    kv: Annotated[str | None, typer.Option("--kv", help="The cache in int8; else in dtype.")] = None,
+    weights: Annotated[
+        str | None, typer.Option("--weights", help="int8; else as the plan or the checkpoint has them.")
+    ] = None,
+    kv: Annotated[
+        str | None, typer.Option("--kv", help="int8 for the cache; else as the plan has it.")
+    ] = None,
     chunk: Annotated[
         int | None, typer.Option("--chunk", help="Tokens of the prompt read in one step, at most.")
     ] = None,
@@ -176,6 +181,10 @@ def command(
         seed=seed,
     )
     switches = Switches(overlap_of(overlap))
+    if sampling.greedy and (given := s.drawn_only(sampling)):
+        show_note(f"at temperature 0 the likeliest token is always taken: {', '.join(given)} change nothing")
+    if sampling.seed is None:  # said in what is printed, so that it can be had again
+        sampling = sampling.model_copy(update={"seed": secrets.randbits(63)})
     run = running(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention)
     from partita.checkpoints.open import open_checkpoint
 
@@ -205,6 +214,11 @@ def command(
                 **samples[0],
                 "prompt_tokens": len(ids),
                 "samples": samples,
+                "model": checkpoint.model.name,
+                "mesh": str(run.mesh),
+                "layouts": {"prefill": str(run.prefill), "decode": str(run.decode)},
+                "formats": engine.formats.model_dump(),
+                "seed": sampling.seed,
                 "seconds": {**seconds, "note": "each phase's first step compiles"},
             }
         )

@@ -16,7 +16,7 @@ from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Float, Format, Formats
 from partita.specs.workload import Workload
 
-MODEL_HELP = "Catalogue name, a folder with a config.json, a .gguf file, or a Hugging Face repo id."
+MODEL_HELP = "Catalogue name, a folder (config.json, or by `quantize`), a .gguf file, a Hugging Face repo id."
 MESH_HELP = "Logical mesh, e.g. x=4,y=4,z=4."
 FFN_HELP = "ws1d, ws2d, wg-x, wg-xy, wg-xyz, or roles such as x=e,y=f,z=f-gathered."
 ATTENTION_HELP = "heads, batch, context, or roles such as x=heads,y=batch,z=context."

@@ -38,4 +38,5 @@ def command(
         parameters = checkpoint.model.parameters
         show_json({"out": str(place), "parameters": parameters, "bytes": size, "seconds": seconds})
     else:
-        show(f"{place}: {checkpoint.model.name} in int8, {size / 1e6:.1f} MB, in {seconds:.1f} s")
+        what = f"{checkpoint.model.name} in int8, {size / 1e6:.1f} MB, in {seconds:.1f} s"
+        show(f"{place}: {what}; a MODEL for Partita")

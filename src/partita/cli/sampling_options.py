@@ -72,6 +72,12 @@ def _named(error: InputError) -> InputError:
     return InputError(error.field.replace("_", "-"), error.value, error.message)
 
 
+def drawn_only(sampling: Sampling) -> list[str]:
+    """Which settings were given that only a draw heeds."""
+    names = {"top_k": "--top-k", "top_p": "--top-p", "min_p": "--min-p", "seed": "--seed", "n": "--n"}
+    return [flag for name, flag in names.items() if getattr(sampling, name) != getattr(Sampling(), name)]
+
+
 def token_ids(field: str, text: str) -> list[int]:
     """Reads `1,2,3`. Raises InputError naming the option."""
     parts = [part.strip() for part in text.split(",")]

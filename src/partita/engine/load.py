@@ -86,8 +86,12 @@ def placed(
     devices: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
-    """An engine for a checkpoint, in `number_formats`. Raises InputError as `load` does."""
+    """An engine for a checkpoint, in `number_formats`; one that is held in int8 runs in int8.
+
+    Raises InputError as `load` does.
+    """
     found = devices_for(mesh.chips, devices)
+    weights = weights or ("int8" if checkpoint.quantised else None)
     return Engine(
         checkpoint,
         mesh,

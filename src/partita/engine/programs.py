@@ -83,7 +83,7 @@ class Programs(Shapes):
 
     def _windows(self, ops: JaxOps, layout: Layout, kv: Cache, lengths: jax.Array) -> Cache:
         """Keys and values of whole prompts, of local layers those in their window alone."""
-        held, split = Local(lengths, parse("B")), kept(layout)
+        held, (keys, values) = Local(lengths, parse("B")), kept(layout)
 
         def recent(layer: int, sharding: Sharding, part: Part) -> Part:
             t = local_part(part, sharding)
@@ -91,8 +91,7 @@ class Programs(Shapes):
             width = t.value.shape[sharding.dims.index("S")] * shards
             return plain_part(ringed(ops, t, held, self.places(layer, width)))
 
-        (keys, values), layers = split, enumerate(kv)
-        return tuple((recent(i, keys, pair[0]), recent(i, values, pair[1])) for i, pair in layers)
+        return tuple((recent(i, keys, k), recent(i, values, v)) for i, (k, v) in enumerate(kv))
 
     def _last_logits(self, layout: Layout) -> PartitionSpec:
         return self.spec(parse(transformer.logits_sharding(layout)))

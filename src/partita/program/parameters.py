@@ -116,11 +116,6 @@ def scale_name(name: str) -> str:
     return f"{name}_scale"
 
 
-def quantised(name: str) -> bool:
-    """Whether int8 weights keep this parameter (by its full name or within a layer) in int8."""
-    return name.rpartition(".")[2] in CHANNELS
-
-
 def all_parameter_shapes(model: Model) -> dict[str, Shape]:
     """Every parameter by its full name, those of block i as `layers.{i}.{name}`."""
     block = layer_parameter_shapes(model)

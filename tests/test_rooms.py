@@ -22,6 +22,7 @@ ROOMS = [
     "program",
     "cost",
     "planner",
+    "advice",
     "checkpoints",
     "engine",
     "server",

@@ -15,17 +15,17 @@ from tests.planner.settings import palm, setting
 from tests.planner.test_brute_force import with_profile as with_drawn_profile
 
 import partita
+from partita.advice.advice import Advice
+from partita.advice.compare import compare
+from partita.advice.rules import broken_rules
+from partita.advice.sensitivity import sensitivities
 from partita.cost.prediction import Phase, Setting
 from partita.errors import InputError
 from partita.planner import Question, best_plan, make_plan
-from partita.planner.answers import Answers
 from partita.planner.by import BYS, by_of, parse_by, step_seconds, total_seconds
 from partita.planner.chips import parse_clusters
-from partita.planner.compare import compare
 from partita.planner.exact import Exact
 from partita.planner.phases import price
-from partita.planner.rules import broken_rules
-from partita.planner.sensitivity import sensitivities
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 from partita.specs.catalogue import profile, profile_names
 from partita.specs.profile import Constant, Profile
@@ -166,7 +166,7 @@ def test_everything_a_plan_states_is_by_its_time():
     said = next(reason for reason in plan.reasons if reason.startswith("decode: "))
     assert "estimated" in said
     assert "at peak" in said
-    answers = Answers(plan)
+    answers = Advice(plan)
     served = answers.server
     assert served.step_seconds == pytest.approx(decode.total_seconds / 64)
     assert all(each.bound is not None for each in answers.sensitivities)

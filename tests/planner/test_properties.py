@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.planner.drawn import a_question
 from tests.planner.pairs import NAMED, phase_of
 
+from partita.advice.sensitivity import changed_cluster
 from partita.cost.prediction import Phase, Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner import Plan, Question, best_plan
 from partita.planner.pair import OBJECTIVES
-from partita.planner.sensitivity import changed_cluster
 from partita.sharding.mesh import AXES, Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole
 from partita.specs.units import parse_duration

@@ -4,17 +4,17 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.advice.test_compare import Held
 from tests.planner.pairs import NAMED, pair_of, phase_of
 from tests.planner.settings import palm, setting
-from tests.planner.test_compare import Held
 from tests.report.shown import text_of
 
+from partita.advice.compare import compare
+from partita.advice.crossover import crossovers
+from partita.advice.other_engines import in_other_terms, other_engines, partition_specs
+from partita.advice.rules import broken_rules
+from partita.advice.sensitivity import sensitivities
 from partita.planner.by import By
-from partita.planner.compare import compare
-from partita.planner.crossover import crossovers
-from partita.planner.other_engines import in_other_terms, other_engines, partition_specs
-from partita.planner.rules import broken_rules
-from partita.planner.sensitivity import sensitivities
 from partita.report import answers
 from partita.report.compare import comparison, comparison_json, label
 from partita.specs import Formats, format_bytes, format_seconds

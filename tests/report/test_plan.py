@@ -7,9 +7,9 @@ from tests.planner.pairs import pair_of
 from tests.planner.settings import setting
 from tests.report.shown import text_of
 
+from partita.advice.advice import Advice
 from partita.cost.prediction import switch_seconds
 from partita.planner import Plan, best_plan, make_plan
-from partita.planner.answers import Answers
 from partita.planner.ask import Ask
 from partita.planner.by import By
 from partita.planner.chips import parse_clusters
@@ -32,7 +32,7 @@ def words(text: str) -> str:
 
 
 def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
-    text = text_of(shown(Answers(found)))
+    text = text_of(shown(Advice(found)))
     assert words(text).startswith(
         "palm-8b (8.63B parameters) on tpu-v4:2x2x2, mesh x=2,y=2,z=2: prompts of 512, outputs of 16 tokens, "
         f"weights bf16, for latency by the estimate; best of {found.configurations:,} combinations of mesh, "
@@ -69,7 +69,7 @@ def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
 )
 def test_what_is_ranked_by_the_bound_says_so(cluster: str, by: By | None):
     plan = make_plan(setting("palm-8b", cluster, prompt=512, output=16, batch=32), by=by, top=2)
-    text = words(text_of(shown(Answers(plan))))
+    text = words(text_of(shown(Advice(plan))))
     assert "for latency by the bound; best of" in text
     assert "runner-up by bound: prefill" in text
     # without a profile there is no estimate anywhere; with one it is beside
@@ -79,7 +79,7 @@ def test_what_is_ranked_by_the_bound_says_so(cluster: str, by: By | None):
 
 
 def test_it_shows_crossovers_sensitivities_and_rules(found: Plan):
-    answers = Answers(found)
+    answers = Advice(found)
     text = words(text_of(shown(answers)))
     assert answers.crossovers
     assert all(f"{crossing.quantity} {crossing.value:,}" in text for crossing in answers.crossovers)
@@ -89,7 +89,7 @@ def test_it_shows_crossovers_sensitivities_and_rules(found: Plan):
 
 
 def test_only_what_was_asked_is_shown(found: Plan):
-    text = words(text_of(shown(Answers(found))))
+    text = words(text_of(shown(Advice(found))))
     for unasked in ("as a server", "disaggregated", "PartitionSpec", "the other", "for a million"):
         assert unasked not in text
 
@@ -99,38 +99,38 @@ def test_the_switch_between_layouts_is_told_where_there_is_one():
     same, moved = pair_of(given, "ws2d/batch"), pair_of(given, "ws2d/context", "ws2d/batch")
     assert same.switch_seconds == 0 < moved.switch_seconds
     plan = make_plan(given)
-    texts = [words(text_of(shown(Answers(replace(plan, chosen=pair))))) for pair in (same, moved)]
+    texts = [words(text_of(shown(Advice(replace(plan, chosen=pair))))) for pair in (same, moved)]
     assert "to move keys and values" not in texts[0]
     assert f"({format_seconds(moved.switch_seconds)} of it to move keys and values between" in texts[1]
 
 
 def test_a_rate_a_price_and_traffic_make_it_a_server(found: Plan):
     rate, price = 10.0, 3.0
-    server = Answers(found).server
-    text = words(text_of(shown(Answers(found, rate=rate, price=price))))
+    server = Advice(found).server
+    text = words(text_of(shown(Advice(found, rate=rate, price=price))))
     assert f"an estimated {server.requests_per_second:.3g} prompts" in text
     assert f"at 10 prompts a second {rate / server.requests_per_second:.0%} busy" in text
     # 8 chips are paid for 160 tokens a second, however idle they are
     assert f"{price * 8 / 3600 * 1e6 / (rate * 16):.4g} for a million output tokens at that rate" in text
-    full = words(text_of(shown(Answers(found, price=price))))
+    full = words(text_of(shown(Advice(found, price=price))))
     cheapest = price * 8 / 3600 * 1e6 / server.output_tokens_per_second
     assert f"{cheapest:.4g} for a million output tokens " in full
     bound = replace(found, chosen=replace(found.chosen, by="bound"))
-    text = words(text_of(shown(Answers(bound, price=price))))
-    server = Answers(bound).server
+    text = words(text_of(shown(Advice(bound, price=price))))
+    server = Advice(bound).server
     assert f"at most {server.requests_per_second:.3g} prompts" in text
     least = price * 8 / 3600 * 1e6 / server.output_tokens_per_second
     assert least < cheapest
     assert f"{least:.4g} for a million output tokens, at least" in text
     traffic = Traffic.of(512, 16, 0)
-    assert "over 1 kinds of request" in words(text_of(shown(Answers(found, traffic=traffic))))
+    assert "over 1 kinds of request" in words(text_of(shown(Advice(found, traffic=traffic))))
 
 
 def test_another_plan_is_set_beside_it(found: Plan):
     other = make_plan(
         setting("palm-8b", "tpu-v4:2x2x2", Formats(weights="int8"), prompt=512, output=16, batch=32)
     )
-    text = text_of(shown(Answers(found), None, other))
+    text = text_of(shown(Advice(found), None, other))
     assert "this plan" in text
     assert "the other" in text
     assert "formats.weights" in text
@@ -138,7 +138,7 @@ def test_another_plan_is_set_beside_it(found: Plan):
 
 
 def test_other_engines_are_shown_where_asked(found: Plan):
-    text = text_of(shown(Answers(found), engines=True))
+    text = text_of(shown(Advice(found), engines=True))
     for engine in ("PartitionSpec", "vLLM", "SGLang", "TensorRT-LLM", "MaxText"):
         assert engine in text
 
@@ -155,7 +155,7 @@ def test_pools_are_shown_beside_the_shared_chips(found: Plan):
         by="estimate",
     )
     pools, cheapest = plan_pools(ask, clusters, 8), best_plan(ask.questions())
-    text = words(text_of(shown(Answers(cheapest), pools)))
+    text = words(text_of(shown(Advice(cheapest), pools)))
     cost, shared = pools.chip_seconds_per_output_token, cheapest.chosen.chip_seconds_per_output_token
     assert f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second" in text
     assert f"{abs(cost / shared - 1):.1%} {'less' if cost < shared else 'more'} than on shared chips" in text
@@ -164,7 +164,7 @@ def test_pools_are_shown_beside_the_shared_chips(found: Plan):
         assert str(unit.prediction.layout.roles) in text
         assert say(unit.prediction.estimate) in text
     # a plan for latency, or for one batch, is no measure of the pools' cost
-    assert "than on shared chips" not in words(text_of(shown(Answers(found), pools)))
+    assert "than on shared chips" not in words(text_of(shown(Advice(found), pools)))
 
 
 def test_nothing_is_cut_within_a_pipes_width():
@@ -175,7 +175,7 @@ def test_nothing_is_cut_within_a_pipes_width():
 
     plan = make_plan(setting("llama-3-70b", "h100:2x8", prompt=512, output=16, batch=64))
     console = Console(width=160, file=StringIO(), record=True)
-    console.print(shown(Answers(plan)))
+    console.print(shown(Advice(plan)))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 160
     for pair in plan.runners_up:

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from partita.advice.advice import Advice
 from partita.cli import generate
 from partita.cli import options as o
 from partita.cli.answers import stream
 from partita.cli.output import progress_console, show, show_json
 from partita.cli.verify import as_json, table
-from partita.planner.answers import Answers
 from partita.planner.plan import Plan, make_plan
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
@@ -37,7 +37,7 @@ def command(
         from partita.report.plan import plan
 
         for name, found in plans.items():
-            show(f"\n== {name} ==", plan(Answers(found)))
+            show(f"\n== {name} ==", plan(Advice(found)))
         show(f"\n== SmolLM2-135M on 8 CPU devices, mesh x=2,y=2,z=2: prefill {_PREFILL}, decode {_DECODE} ==")
     mesh = Mesh("xyz", (2, 2, 2))
     run = o.Running(mesh, parse_layout(_PREFILL, mesh.axes), parse_layout(_DECODE, mesh.axes))

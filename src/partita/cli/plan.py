@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from partita.advice.advice import Advice
 from partita.cli import options as o
 from partita.cli import plan_options as p
 from partita.cli.output import progress_console, show, show_json
 from partita.errors import InputError
 from partita.files import check_place, write_whole
-from partita.planner.answers import Answers
 from partita.planner.ask import Ask
 from partita.planner.chips import parse_clusters
 from partita.planner.frontier import over_batches
@@ -98,7 +98,7 @@ def command(
         if not ask.auto_batch or len(ask.batches(1)) == 1:  # else its frontier is over batches already
             found = replace(found, tables=over_batches(found.tables))
         plot_frontier(found, plot)
-    answers = Answers(found, traffic, ask.rate, _price(found, paid))
+    answers = Advice(found, traffic, ask.rate, _price(found, paid))
     if json or save is not None:
         written = _as_json(answers, pools, other)
         if save is not None:
@@ -111,8 +111,8 @@ def command(
     show(plan(answers, pools, other, engines=engines))
 
 
-def _as_json(answers: Answers, pools: Pools | None, other: Any) -> dict[str, Any]:
-    from partita.planner.compare import compare
+def _as_json(answers: Advice, pools: Pools | None, other: Any) -> dict[str, Any]:
+    from partita.advice.compare import compare
     from partita.report.answers import answers_json
 
     plan = answers.plan

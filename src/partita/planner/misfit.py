@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +11,7 @@ from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner.fit import smallest_change
 from partita.planner.pair import prompts_of
-from partita.planner.rule import held_text
-from partita.specs.units import format_seconds
+from partita.specs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from partita.planner.phases import Tables
@@ -27,7 +26,7 @@ def too_large(prediction: Prediction, fits: Callable[[Setting], bool]) -> InputE
         "cluster",
         setting.cluster.name,
         f"{setting.model.name} does not fit: {prediction.phase} in {prediction.layout.roles} needs "
-        f"{held_text(memory)} per chip; "
+        f"{memory_text(memory)} per chip; "
         f"{smallest_change(setting, fits)}",
     )
 
@@ -92,3 +91,10 @@ def _highest_rate(tables: Tables) -> float:
 def nearest(predictions: Sequence[Prediction]) -> Prediction:
     """The phase that lacks least memory."""
     return min(predictions, key=lambda prediction: prediction.memory_bytes["total"])
+
+
+def memory_text(memory: Mapping[str, int]) -> str:
+    """What a chip holds, by part and in all, of what it has: `Prediction.memory_bytes` in words."""
+    held = {part: size for part, size in memory.items() if part not in ("total", "capacity") and size}
+    parts = " + ".join(f"{part} {format_bytes(size)}" for part, size in held.items())
+    return f"{parts} = {format_bytes(memory['total'])} of {format_bytes(memory['capacity'])}"

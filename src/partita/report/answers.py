@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from partita.planner.crossover import Crossover
-from partita.planner.other_engines import Terms
-from partita.planner.rule import Rule
-from partita.planner.sensitivity import WHAT, Sensitivity
+from partita.advice.crossover import Crossover
+from partita.advice.other_engines import EngineFlags
+from partita.advice.rule import Rule
+from partita.advice.sensitivity import WHAT, Sensitivity
 from partita.specs.units import format_count, format_seconds
 
 
@@ -66,7 +66,7 @@ def sensitivities(found: Sequence[Sensitivity]) -> RenderableType:
     return table
 
 
-def other_engines(found: Sequence[Terms], specs: dict[str, Any] | None = None) -> RenderableType:
+def other_engines(found: Sequence[EngineFlags], specs: dict[str, Any] | None = None) -> RenderableType:
     """Each engine's command, or what it cannot express; `specs` from `partition_specs` come first."""
     parts: list[RenderableType] = []
     if specs is not None:

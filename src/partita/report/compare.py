@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from partita.planner.compare import Comparison, Figure
+from partita.advice.compare import Comparison, Figure
 from partita.specs.units import format_bytes, format_count, format_seconds
 
 _LABELS = {

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from partita.planner.answers import Answers
-from partita.planner.compare import compare
-from partita.planner.other_engines import other_engines, partition_specs
+from partita.advice.advice import Advice
+from partita.advice.compare import compare
+from partita.advice.other_engines import other_engines, partition_specs
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
 from partita.planner.pools import Pools
@@ -23,7 +23,7 @@ from partita.report.tables import binding_text, columns, layout_text, prediction
 from partita.specs.units import format_bytes, format_count, format_range, format_seconds
 
 
-def plan(answers: Answers, pools: Pools | None = None, other: Any = None, *, engines: bool = False) -> Group:
+def plan(answers: Advice, pools: Pools | None = None, other: Any = None, *, engines: bool = False) -> Group:
     """Everything about a plan; `other` is a plan to compare with."""
     found = answers.plan
     parts: list[RenderableType] = [
@@ -119,7 +119,7 @@ def _space(found: Plan) -> list[Text]:
     return [Text(f"searched: layouts of at most {axes} of {space['all_axes']} possible mesh axes")]
 
 
-def _server(answers: Answers) -> list[Text]:
+def _server(answers: Advice) -> list[Text]:
     """What the plan sustains, where traffic, a rate or a price was given."""
     if answers.traffic is None and answers.rate is None and answers.price is None:
         return []

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from partita.advice.crossover import Crossover, crossovers
+from partita.advice.other_engines import in_other_terms
+from partita.advice.rule import Rule
+from partita.advice.rules import broken_rules
+from partita.advice.sensitivity import Sensitivity, sensitivities
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Setting
-from partita.planner.crossover import Crossover, crossovers
 from partita.planner.load import server
-from partita.planner.other_engines import in_other_terms
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
-from partita.planner.rule import Rule
-from partita.planner.rules import broken_rules
-from partita.planner.sensitivity import Sensitivity, sensitivities
 from partita.planner.traffic import Server
 from partita.specs.requests import Traffic
 
@@ -28,7 +28,7 @@ _RIVALS = 12
 
 
 @dataclass(frozen=True)
-class Answers:
+class Advice:
     """About one plan.
 
     traffic: the requests it is for, where they are not all alike. rate: prompts per second. price: of a

@@ -9,12 +9,12 @@ import pytest
 from tests.planner.pairs import NAMED, phase_of
 from tests.planner.settings import palm, setting
 
+from partita.advice import crossover
+from partita.advice.crossover import QUANTITIES, Quantity, crossovers, next_crossover
+from partita.advice.forecast import forecast
 from partita.cost import prediction
 from partita.cost.prediction import Phase, Prediction, Setting
 from partita.errors import InputError
-from partita.planner import crossover
-from partita.planner.crossover import QUANTITIES, Quantity, crossovers, next_crossover
-from partita.planner.screen import forecast
 from partita.specs import Formats, Workload
 
 INT8 = Formats(weights="int8")

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from partita.advice.forecast import likely
 from partita.cost.prediction import Phase, Prediction, Setting
 from partita.errors import InputError
 from partita.planner.by import BYS, By, step_seconds
-from partita.planner.screen import likely
 
 Quantity = Literal["batch", "context", "prompt"]
 QUANTITIES: dict[Phase, tuple[Quantity, ...]] = {

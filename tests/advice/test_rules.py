@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.planner.pairs import NAMED, phase_of
 from tests.planner.settings import palm, setting
 
+from partita.advice.rules import Rule, broken_rules, mesh_rule
 from partita.cost.prediction import Phase, Prediction, predict
-from partita.planner.rules import Rule, broken_rules, mesh_rule
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.specs import Formats, Workload, parse_cluster
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.planner.gpu_engines import sglang, tensorrt_llm, vllm
-from partita.planner.maxtext import maxtext
+from partita.advice.engine_flags import EngineFlags
+from partita.advice.gpu_engines import sglang, tensorrt_llm, vllm
+from partita.advice.maxtext import maxtext
+from partita.advice.partition_specs import partition_specs
 from partita.planner.pair import Pair
-from partita.planner.partition_specs import partition_specs
-from partita.planner.terms import Terms
 
-__all__ = ["Terms", "in_other_terms", "other_engines", "partition_specs"]
+__all__ = ["EngineFlags", "in_other_terms", "other_engines", "partition_specs"]
 
 
-def other_engines(pair: Pair) -> list[Terms]:
+def other_engines(pair: Pair) -> list[EngineFlags]:
     """The pair for vLLM, SGLang, TensorRT-LLM and MaxText, in this order."""
     return [vllm(pair), sglang(pair), tensorrt_llm(pair), maxtext(pair)]
 

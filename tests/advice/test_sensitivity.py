@@ -6,8 +6,8 @@ import pytest
 from tests.planner.pairs import pair_of
 from tests.planner.settings import palm, setting
 
+from partita.advice.sensitivity import WHAT, changed_cluster, sensitivities
 from partita.errors import InputError
-from partita.planner.sensitivity import WHAT, changed_cluster, sensitivities
 from partita.specs import Formats, parse_cluster
 
 INT8 = Formats(weights="int8")

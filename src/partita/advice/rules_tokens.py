@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from partita.advice.rule import Rule, either
+from partita.advice.rule_price import nothing_saved, saved, saved_of_each
 from partita.cost.ledger import Entry
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.planner.by import By, step_seconds
-from partita.planner.rule import Rule, either
-from partita.planner.rule_price import nothing_saved, saved, saved_of_each
 from partita.sharding.layout import product
 from partita.sharding.roles import AttentionRole, Roles, name_roles
 from partita.sharding.spec import parse

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from partita.advice.rule import Rule, either, nearest_divisors
+from partita.advice.rule_price import nothing_saved, saved
+from partita.advice.rules_tokens import token_rules
+from partita.advice.rules_weights import weight_rules
 from partita.cost.prediction import Prediction
 from partita.planner.by import By
-from partita.planner.rule import Rule, either, held_text, nearest_divisors
-from partita.planner.rule_price import nothing_saved, saved
-from partita.planner.rules_tokens import token_rules
-from partita.planner.rules_weights import weight_rules
+from partita.planner.misfit import memory_text
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
 
@@ -64,7 +65,7 @@ def _memory(prediction: Prediction) -> Iterator[Rule]:
     yield Rule(
         name="memory",
         hard=True,
-        message=f"memory: {held_text(memory)} per chip",
+        message=f"memory: {memory_text(memory)} per chip",
         alternative=_what_fits(prediction),
         size=capacity,
         needed=total,

@@ -7,8 +7,8 @@ import pytest
 from tests.planner.pairs import pair_of
 from tests.planner.settings import palm
 
+from partita.advice.compare import Comparison, Figure, compare
 from partita.cost.prediction import Prediction
-from partita.planner.compare import Comparison, Figure, compare
 from partita.planner.pair import Pair
 from partita.specs import Formats
 

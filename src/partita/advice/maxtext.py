@@ -11,19 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from partita.advice.engine_flags import EngineFlags, command, serving, split
 from partita.cost.links import mesh_links
 from partita.planner.pair import Pair
-from partita.planner.terms import Terms, command, serving, split
 
 _KINDS = {"f": "tensor", "e-gathered": "fsdp", "replica": "data"}
 
 
-def maxtext(pair: Pair) -> Terms:
+def maxtext(pair: Pair) -> EngineFlags:
     """Options of `MaxText.decode` and the engine server."""
     cannot = list(_cannot(pair))
     source = "https://github.com/AI-Hypercomputer/maxtext (src/maxtext/configs)"
     if cannot:
-        return Terms("MaxText", source, {}, "", (), tuple(cannot))
+        return EngineFlags("MaxText", source, {}, "", (), tuple(cannot))
     asked, setting = serving(pair), pair.decode.setting
     options = {
         **_parallelism(pair),
@@ -39,7 +39,7 @@ def maxtext(pair: Pair) -> Terms:
     if asked.kv == "int8":
         options["quantize_kvcache"] = "true"
     text = " ".join(f"{name}={value}" for name, value in options.items())
-    return Terms("MaxText", source, options, command(text, {}), tuple(differs), ())
+    return EngineFlags("MaxText", source, options, command(text, {}), tuple(differs), ())
 
 
 def _parallelism(pair: Pair) -> dict[str, str]:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from tests.planner.settings import palm, setting
 
+from partita.advice.advice import Advice
+from partita.advice.sensitivity import WHAT
 from partita.planner import Plan, make_plan
-from partita.planner.answers import Answers
-from partita.planner.sensitivity import WHAT
 from partita.planner.traffic import server_of
 from partita.specs import Formats
 from partita.specs.requests import Traffic
@@ -19,11 +19,11 @@ def plan() -> Plan:
 
 
 @pytest.fixture(scope="module")
-def answers(plan: Plan) -> Answers:
-    return Answers(plan)
+def answers(plan: Plan) -> Advice:
+    return Advice(plan)
 
 
-def test_every_sensitivity_has_a_choice_no_worse_than_the_plans(plan: Plan, answers: Answers):
+def test_every_sensitivity_has_a_choice_no_worse_than_the_plans(plan: Plan, answers: Advice):
     assert [each.what for each in answers.sensitivities] == list(WHAT)
     listed = {
         f"{pair.prefill.layout.roles} and {pair.decode.layout.roles} on {pair.decode.setting.mesh}"
@@ -40,13 +40,13 @@ def test_every_sensitivity_has_a_choice_no_worse_than_the_plans(plan: Plan, answ
 
 def test_of_context_more_is_better():
     plan = make_plan(setting("palm-8b", "tpu-v4:2x2x2", batch=32), "context", top=3)
-    for each in Answers(plan).sensitivities:
+    for each in Advice(plan).sensitivities:
         assert each.after_choosing is not None
         assert each.after_choosing >= each.after >= each.before
         assert (each.after > each.before) == (each.what == "capacity")
 
 
-def test_crossovers_are_to_other_layouts_of_the_same_phase(plan: Plan, answers: Answers):
+def test_crossovers_are_to_other_layouts_of_the_same_phase(plan: Plan, answers: Advice):
     assert {crossing.phase for crossing in answers.crossovers} == {"prefill", "decode"}
     for crossing in answers.crossovers:
         chosen = plan.prefill if crossing.phase == "prefill" else plan.decode
@@ -59,17 +59,17 @@ def test_crossovers_are_to_other_layouts_of_the_same_phase(plan: Plan, answers: 
         )
 
 
-def test_rules_are_of_each_phase(answers: Answers):
+def test_rules_are_of_each_phase(answers: Advice):
     assert set(answers.rules) == {"prefill", "decode"}
-    padded = Answers(make_plan(setting("smollm2-135m", "tpu-v4:1x2x4", batch=3, prompt=96, output=5)))
+    padded = Advice(make_plan(setting("smollm2-135m", "tpu-v4:1x2x4", batch=3, prompt=96, output=5)))
     assert any(rule.name in ("heads", "vocabulary", "batch") for rule in padded.rules["decode"])
 
 
-def test_the_server_is_that_of_the_traffic(plan: Plan, answers: Answers):
+def test_the_server_is_that_of_the_traffic(plan: Plan, answers: Advice):
     assert answers.server.as_json() == server_of(plan.chosen).as_json()
     longer = replace(answers, traffic=Traffic.of(4096, 64))
     assert longer.server.requests_per_second < answers.server.requests_per_second
 
 
-def test_it_is_told_in_other_engines_terms(plan: Plan, answers: Answers):
+def test_it_is_told_in_other_engines_terms(plan: Plan, answers: Advice):
     assert {engine["engine"] for engine in answers.other_engines["engines"]} >= {"vLLM", "MaxText"}

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
+from partita.advice.rule import Rule, either, nearest_divisors
+from partita.advice.rule_price import saved
 from partita.cost.prediction import Prediction, predict
 from partita.planner.by import By
-from partita.planner.rule import Rule, either, nearest_divisors
-from partita.planner.rule_price import saved
 from partita.sharding.layout import Storage, product
 from partita.specs.model import Model
 

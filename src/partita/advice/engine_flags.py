@@ -15,7 +15,7 @@ from partita.planner.pair import Pair
 
 
 @dataclass(frozen=True)
-class Terms:
+class EngineFlags:
     """A plan in one engine's words, or why it has none for it."""
 
     engine: str

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from partita.advice.engine_flags import EngineFlags, Serving, Split, command, serving, split
 from partita.planner.pair import Pair
-from partita.planner.terms import Serving, Split, Terms, command, serving, split
 from partita.specs.units import format_count
 
 _DTYPES = {"bf16": "bfloat16", "f32": "float32"}
 
 
-def vllm(pair: Pair) -> Terms:
+def vllm(pair: Pair) -> EngineFlags:
     """`vllm serve`: tensor, pipeline and data parallelism, decode context parallelism within tensor's."""
     asked, decode = serving(pair), split(pair.decode)
     prefill = split(pair.prefill)
@@ -54,7 +54,7 @@ def vllm(pair: Pair) -> Terms:
     return _terms("vLLM", source, "vllm serve MODEL", options, _formats(asked, "vLLM"), cannot)
 
 
-def sglang(pair: Pair) -> Terms:
+def sglang(pair: Pair) -> EngineFlags:
     """`sglang.launch_server`: as vLLM, and attention over batch (DP attention) inside tensor parallelism."""
     asked, decode = serving(pair), split(pair.decode)
     latent = pair.decode.setting.model.latent is not None
@@ -91,7 +91,7 @@ def sglang(pair: Pair) -> Terms:
     return _terms("SGLang", source, start, options, differs, cannot)
 
 
-def tensorrt_llm(pair: Pair) -> Terms:
+def tensorrt_llm(pair: Pair) -> EngineFlags:
     """`trtllm-serve` and the keys of its configuration file, written as `file:key`."""
     asked, decode = serving(pair), split(pair.decode)
     cannot = [*_one_layout(pair, "TensorRT-LLM"), *_divides(pair, asked, decode.batch)]
@@ -132,7 +132,7 @@ def tensorrt_llm(pair: Pair) -> Terms:
     if not file or cannot:
         return found
     inside = "; ".join(f"{key}: {value}" for key, value in file.items())
-    return Terms(
+    return EngineFlags(
         found.engine,
         source,
         options | {f"config.yaml:{key}": value for key, value in file.items()},
@@ -144,10 +144,10 @@ def tensorrt_llm(pair: Pair) -> Terms:
 
 def _terms(
     engine: str, source: str, start: str, options: dict[str, str], differs: list[str], cannot: list[str]
-) -> Terms:
+) -> EngineFlags:
     if cannot:
-        return Terms(engine, source, {}, "", (), tuple(cannot))
-    return Terms(engine, source, options, command(start, options), tuple(differs), ())
+        return EngineFlags(engine, source, {}, "", (), tuple(cannot))
+    return EngineFlags(engine, source, options, command(start, options), tuple(differs), ())
 
 
 def _some(option: str, number: int) -> dict[str, str]:

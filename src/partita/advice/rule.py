@@ -5,7 +5,6 @@ Knows nothing about which rules there are; `rules.py` lists those of a predictio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,10 +72,3 @@ def nearest_divisors(size: int, ways: int) -> list[int]:
     below = [d for d in divisors if d < ways]
     above = [d for d in divisors if d > ways]
     return [*([max(below)] if below else []), *([min(above)] if above else [])]
-
-
-def held_text(memory: Mapping[str, int]) -> str:
-    """What a chip holds, by part and in all, of what it has: `Prediction.memory_bytes` in words."""
-    held = {part: size for part, size in memory.items() if part not in ("total", "capacity") and size}
-    parts = " + ".join(f"{part} {format_bytes(size)}" for part, size in held.items())
-    return f"{parts} = {format_bytes(memory['total'])} of {format_bytes(memory['capacity'])}"

@@ -9,15 +9,15 @@ from jax.sharding import PartitionSpec
 from tests.planner.pairs import pair_of
 from tests.planner.settings import palm, setting
 
+from partita.advice.other_engines import EngineFlags, in_other_terms, other_engines, partition_specs
 from partita.cost.prediction import Setting
-from partita.planner.other_engines import Terms, in_other_terms, other_engines, partition_specs
 from partita.planner.pair import Pair
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.spec import Sharding, parse
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 
 
-def terms(pair: Pair) -> dict[str, Terms]:
+def terms(pair: Pair) -> dict[str, EngineFlags]:
     found = other_engines(pair)
     for each in found:
         assert each.expressible == bool(each.command) == bool(each.options)

@@ -29,7 +29,7 @@ from rich.table import Table
 from partita.engine.devices import devices_for
 from partita.measure.steps import Steps
 from partita.planner.survey import mesh_of
-from partita.program.switches import Switches, overlap_of
+from partita.program.options import RunOptions, overlap_of
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
@@ -50,13 +50,13 @@ LAYOUTS = ("ws1d/batch", "ws2d/batch")
 STEPS = (("prefill", 8, 128), ("decode", 8, 512))
 """Phase, sequences, and tokens of each prompt or of the cache."""
 VARIANTS = {
-    "looped, one way": Switches(overlap_of("one-way")),
-    "looped, both ways": Switches(overlap_of("two-way")),
-    "only gathers looped": Switches(overlap_of("gather=one-way")),
-    "only scatters looped": Switches(overlap_of("scatter=one-way")),
-    "halves of the block reduced apart": Switches(shared_reduction=False),
-    "hidden units summed, not scattered": Switches(scatter_hidden=False),
-    "softmax in base 2": Switches(base2_softmax=True),
+    "looped, one way": RunOptions(overlap_of("one-way")),
+    "looped, both ways": RunOptions(overlap_of("two-way")),
+    "only gathers looped": RunOptions(overlap_of("gather=one-way")),
+    "only scatters looped": RunOptions(overlap_of("scatter=one-way")),
+    "halves of the block reduced apart": RunOptions(shared_reduction=False),
+    "hidden units summed, not scattered": RunOptions(scatter_hidden=False),
+    "softmax in base 2": RunOptions(base2_softmax=True),
 }
 
 
@@ -78,13 +78,15 @@ def main() -> None:
             roles = parse_layout(text, mesh.axes)
             storage = plan_storage(MODEL, mesh, roles, roles)
 
-            def ready(switches: Switches, roles=roles, storage=storage, of=(phase, batch, tokens)):
-                steps = Steps(MODEL, mesh, storage, Formats.all_in(dtype), devices, switches)
+            def ready(run_options: RunOptions, roles=roles, storage=storage, of=(phase, batch, tokens)):
+                steps = Steps(MODEL, mesh, storage, Formats.all_in(dtype), devices, run_options)
                 return steps.ready(roles, *of)
 
             table = Table("variant", "ms", "of the plain step", "quartiles")
             table.title = f"{phase}, {batch} x {tokens} tokens, {text} on {mesh}"
-            times = by_turns({name: ready(s) for name, s in {"plain": Switches(), **VARIANTS}.items()}, asked)
+            times = by_turns(
+                {name: ready(s) for name, s in {"plain": RunOptions(), **VARIANTS}.items()}, asked
+            )
             for name, seconds in times.items():
                 ratios = [mine / plain for mine, plain in zip(seconds, times["plain"], strict=True)]
                 low, middle, high = statistics.quantiles(ratios, n=4)

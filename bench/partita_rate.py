@@ -29,27 +29,27 @@ def partita_rate(seconds: float) -> dict[str, Any]:
 
     Making the rows of the space is part of what is timed; reading the catalogue is not.
     """
-    from partita.planner.space import classes, cluster_ground, rows
+    from partita.planner.space import axis_roles, cluster_topology, rows
     from partita.planner.table import passes
     from partita.specs.cluster import parse_cluster
     from partita.specs.formats import Formats
     from partita.specs.resolve import resolve_model
 
     model, cluster, formats = resolve_model(MODEL), parse_cluster(CLUSTER), Formats()
-    ground = cluster_ground(cluster)
+    topology = cluster_topology(cluster)
 
     def one_round(contexts: tuple[int, ...]) -> tuple[int, dict[str, Any]]:
         """Legal configurations of a round, and the fastest decode step among them."""
         count, best = 0, {"step_ms": np.inf}
         for phase in ("decode", "prefill"):
-            kinds = classes(model, ground, phase)
-            counts = rows(ground, len(kinds), MOST_AXES)
+            kinds = axis_roles(model, topology, phase)
+            counts = rows(topology, len(kinds), MOST_AXES)
             queries = 1 if phase == "decode" else NEW_TOKENS
             space = (phase, kinds, counts, BATCHES)
             for each in passes(
                 model,
                 cluster.chip,
-                ground,
+                topology,
                 formats,
                 *space,
                 queries=queries,

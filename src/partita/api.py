@@ -8,7 +8,7 @@ from pathlib import Path
 
 from partita.errors import InputError
 from partita.planner.ask import Ask
-from partita.planner.by import By, parse_by
+from partita.planner.basis import Basis, parse_basis
 from partita.planner.chips import parse_clusters
 from partita.planner.pair import Objective, parse_objective
 from partita.planner.plan import Plan, best_plan
@@ -42,7 +42,7 @@ def plan(
     max_chips: int | None = None,
     memory: str | None = None,
     rate: str | None = None,
-    by: By | None = None,
+    by: Basis | None = None,
     top: int = 5,
 ) -> Plan:
     """The best layouts of both phases, as `partita plan` chooses them; arguments as its options.
@@ -79,7 +79,7 @@ def plan(
         max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max_tpot"),
         rate=None if rate is None else parse_rate(rate, "rate"),
         memory_bytes=None if memory is None else parse_bytes(memory, "memory"),
-        by=None if by is None else parse_by(by),
+        basis=None if by is None else parse_basis(by),
     )
     return best_plan(ask.questions(), top=top)
 

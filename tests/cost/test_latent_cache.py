@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.cost.step import Step, price_step, price_switch
+from partita.cost.step import Step, price_cache_reshard, price_step
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Latent, Model
 
@@ -151,7 +151,7 @@ def test_what_decode_moves_in_one_dimension():
 def test_the_switch_to_replicas_gathers_rows_and_from_them_is_free(prefill_text: str, moved: int):
     source = layout_of(MINICPM3, prefill_text, CUBE, 8, 512)
     target = layout_of(MINICPM3, "ws1d/heads", CUBE, 8)
-    ledger = price_switch(MINICPM3, source, target, CUBE.size, BF16, batch=8, tokens=512)
+    ledger = price_cache_reshard(MINICPM3, source, target, CUBE.size, BF16, batch=8, tokens=512)
     assert ledger.total("sent_bytes") == moved * 62 * 288 * 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.cost.prediction import Phase, Prediction, Setting, predict, switch_seconds
+from partita.cost.prediction import Phase, Prediction, Setting, predict, reshard_seconds
 from partita.errors import InputError
 from partita.sharding import ATTENTION_NAMES, FFN_NAMES, Mesh, parse_layout
 from partita.specs import (
@@ -212,13 +212,13 @@ def test_moving_the_cache_between_phases_takes_time_only_where_it_moves():
         for name in ("heads", "batch", "context")
     )
     decode = predict(setting, "decode", parse_layout("ws2d/batch", "xyz"))
-    assert switch_seconds(batch, decode) == 0
-    assert switch_seconds(context, decode) > 0  # from positions to sequences
-    assert switch_seconds(heads, decode) == 0  # every chip holds the one head of all sequences: a slice
+    assert reshard_seconds(batch, decode) == 0
+    assert reshard_seconds(context, decode) > 0  # from positions to sequences
+    assert reshard_seconds(heads, decode) == 0  # every chip holds the one head of all sequences: a slice
     multihead = Setting(catalogue_model("palm-540b-multihead"), TPUS, CUBE, INT8, workload)
     heads = predict(multihead, "prefill", parse_layout("ws2d/heads", "xyz"))
     decode = predict(multihead, "decode", parse_layout("ws2d/batch", "xyz"))
-    assert switch_seconds(heads, decode) > 0
+    assert reshard_seconds(heads, decode) > 0
 
 
 # -- memory ---------------------------------------------------------------------------------------------

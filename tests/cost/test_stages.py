@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from partita.cost.parts import Part, split_layers
-from partita.cost.prediction import Phase, Prediction, Setting, predict, switch_seconds
+from partita.cost.prediction import Phase, Prediction, Setting, predict, reshard_seconds
 from partita.cost.setting import stage_of
 from partita.errors import InputError
 from partita.sharding import Mesh, parse_layout
@@ -230,8 +230,8 @@ def test_each_stage_moves_its_own_cache_between_the_phases():
         model = TINY.model_copy(update={"layers": layers})
         alone = Setting(model, nodes(1), Mesh.of((1, 2)), Formats(), Workload(prompt=20, output=3, batch=6))
         both = replace(alone, model=TINY, cluster=nodes(stages), stages=stages)
-        expected = switch_seconds(predict(alone, "prefill", batch), predict(alone, "decode", heads))
-        found = switch_seconds(predict(both, "prefill", batch), predict(both, "decode", heads))
+        expected = reshard_seconds(predict(alone, "prefill", batch), predict(alone, "decode", heads))
+        found = reshard_seconds(predict(both, "prefill", batch), predict(both, "decode", heads))
         assert found == pytest.approx(expected)
         assert found > 0
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cost.masks import kept_share
-from partita.cost.step import Step, price_step, price_switch
+from partita.cost.step import Step, price_cache_reshard, price_step
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Model
 
@@ -162,7 +162,7 @@ def test_the_switch_moves_the_windows_alone():
     """From heads to batch over 4 chips: an all-to-all of what each holds, 3/4 of it sent."""
     mesh, prompt = Mesh("x", (4,)), 8192
     heads, batch = (layout_of(GEMMA_3_27B, f"ws1d/{split}", mesh, batch=4) for split in ("heads", "batch"))
-    ledger = price_switch(GEMMA_3_27B, heads, batch, mesh.size, BF16, batch=4, tokens=prompt)
+    ledger = price_cache_reshard(GEMMA_3_27B, heads, batch, mesh.size, BF16, batch=4, tokens=prompt)
     assert ledger.total("sent_bytes") == 4 * 2 * GEMMA_3_27B.kv_elements(prompt) // 4 * 3 // 4
     assert [e.kind for e in ledger.entries] == ["all-to-all"] * 4  # keys and values of either kind of layer
     assert [e.repeat for e in ledger.entries] == [10, 10, 52, 52]

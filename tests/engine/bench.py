@@ -23,14 +23,14 @@ from tests.combinations import Case
 from partita.checkpoints.protocol import MemoryCheckpoint
 from partita.checkpoints.random import random_parameters
 from partita.cost.ledger import Ledger
-from partita.cost.step import price_step, price_switch
+from partita.cost.step import price_cache_reshard, price_step
 from partita.engine.parameters import place
-from partita.engine.programs import Programs
 from partita.engine.shapes import Cache
+from partita.engine.steps import Programs
 from partita.measure.counts import predicted
 from partita.measure.hlo import count_hlo
 from partita.measure.trace import count_jaxpr
-from partita.measure.verify import Check, check_decode, check_prefill, check_switch
+from partita.measure.verify import Check, check_cache_reshard, check_decode, check_prefill
 from partita.program import sampling, transformer
 from partita.sharding.layout import Layout, ceil_to, product, resolve
 from partita.specs.formats import Formats
@@ -77,7 +77,7 @@ def replicas_agree(array: jax.Array) -> np.ndarray:
     return whole
 
 
-class Expected:
+class PhaseEstimate:
     """What the reference says of some prompts: greedy tokens, the logits they came from, the cache."""
 
     def __init__(self, case: Case, parameters: Mapping[str, np.ndarray], prompts: list[list[int]]):
@@ -125,7 +125,7 @@ class Bench:
         lengths = [max(1, case.longest * n // max(_LENGTHS)) for n in _LENGTHS[: case.batch]]
         lengths[-1] = case.longest
         prompts = [random.integers(case.model.vocabulary, size=n).tolist() for n in lengths]
-        self.expected = Expected(case, parameters, prompts)
+        self.expected = PhaseEstimate(case, parameters, prompts)
         self.prefills = {name: self._resolve(name, max(lengths)) for name in case.prefills}
         self.decodes = {name: self._resolve(name, 1) for name in case.decodes}
 
@@ -181,11 +181,13 @@ class Bench:
         key = source.cache, target.cache
         if key not in self.switch_steps:
             for programs in self.plain:
-                _exact(check_switch(programs, source, target, self.rows, self.width, self.capacity, False))
-            run = self.programs.switch(source, target, self.capacity)
+                _exact(
+                    check_cache_reshard(programs, source, target, self.rows, self.width, self.capacity, False)
+                )
+            run = self.programs.reshard_cache(source, target, self.capacity)
             held = self.programs.cache(source, self.rows, self.width)
             args = held, _ints(self.rows)
-            ledger = price_switch(
+            ledger = price_cache_reshard(
                 self.case.model, source, target, self.case.mesh.size, F32, batch=self.rows, tokens=self.width
             )
             self.switch_steps[key] = self._compile("switch", target, run, args, ledger)

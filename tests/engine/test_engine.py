@@ -160,7 +160,7 @@ def test_weights_are_whole_in_their_padding():
 def test_the_cache_is_donated_at_every_step(usual: Engine):
     batch = usual.batch(PROMPTS)
     tokens, kv = usual.programs.prefill(batch.prefill)(usual.parameters, batch.tokens, batch.lengths)
-    cache = usual.programs.switch(batch.prefill, batch.decode, 32)(kv, batch.lengths)
+    cache = usual.programs.reshard_cache(batch.prefill, batch.decode, 32)(kv, batch.lengths)
     places = jax.tree.map(_places, cache)
     for step in range(3):
         old = cache

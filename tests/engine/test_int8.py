@@ -17,12 +17,12 @@ from tests.engine.bench import QUICK, TOLERANCE, logits_beside_tokens, replicas_
 from partita.checkpoints.protocol import MemoryCheckpoint
 from partita.checkpoints.random import random_parameters
 from partita.engine.engine import Engine
-from partita.engine.programs import Programs
 from partita.engine.shapes import Part
+from partita.engine.steps import Programs
 from partita.measure.verify import check_prefill, verify
 from partita.program.parameters import all_parameter_shapes
 from partita.sharding import Mesh, parse_layout, plan_storage
-from partita.sharding.deal import from_blocks
+from partita.sharding.interleave import from_blocks
 from partita.sharding.layout import Layout, resolve
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -75,7 +75,7 @@ def run(on: Engine) -> tuple[np.ndarray, np.ndarray, Any, Layout]:
     with logits_beside_tokens():
         args = on.parameters, batch.tokens, batch.lengths
         (tokens, logits), kv = compiled(programs.prefill(batch.prefill), *args)(*args)
-        cache = programs.switch(batch.prefill, batch.decode, 32)(kv, batch.lengths)
+        cache = programs.reshard_cache(batch.prefill, batch.decode, 32)(kv, batch.lengths)
         positions, found = batch.lengths, [(tokens, logits)]
         step = compiled(programs.decode(batch.decode), on.parameters, cache, tokens, positions)
         for _ in range(STEPS):

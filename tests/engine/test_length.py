@@ -14,8 +14,8 @@ from partita.checkpoints.protocol import MemoryCheckpoint
 from partita.checkpoints.random import random_parameters
 from partita.cost.step import price_step
 from partita.engine.parameters import place
-from partita.engine.programs import Programs
 from partita.engine.shapes import Part
+from partita.engine.steps import Programs
 from partita.measure.memory import compiled_bytes
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs.model import Model
@@ -65,7 +65,7 @@ def test_a_long_prompt_in_chunks_takes_no_more_than_predicted():
         batch=1,
         queries=CHUNK,
         context=TOKENS,
-        switches=programs.switches,
+        run_options=programs.run_options,
     ).memory_bytes
     assert 0.7 * predicted <= compiled_bytes(compiled) <= predicted
     assert not copies_of_the_cache(compiled.as_text())

@@ -17,9 +17,9 @@ from tests.reference import logits as reference_logits
 from partita.checkpoints.protocol import MemoryCheckpoint
 from partita.checkpoints.random import random_parameters
 from partita.engine.engine import Engine
-from partita.engine.programs import Programs
+from partita.engine.steps import Programs
 from partita.measure.verify import check_decode, check_prefill
-from partita.program.switches import Switches, overlap_of
+from partita.program.options import RunOptions, overlap_of
 from partita.sharding import Mesh, parse_layout, resolve
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -38,22 +38,22 @@ CASES = [
     ((8, 1, 1), "ws2d/heads"),
 ]
 SWITCHES = {
-    "none": Switches(),
-    "one way": Switches(overlap_of("one-way")),
-    "both ways": Switches(overlap_of("two-way")),
-    "scatters": Switches(overlap_of("scatter=two-way")),
-    "one": Switches(overlap_of("ffn/out/scatter=one-way")),
-    "apart": Switches(shared_reduction=False),
-    "apart and looped": Switches(overlap_of("two-way"), shared_reduction=False),
-    "summed": Switches(scatter_hidden=False),
-    "base 2": Switches(base2_softmax=True),
+    "none": RunOptions(),
+    "one way": RunOptions(overlap_of("one-way")),
+    "both ways": RunOptions(overlap_of("two-way")),
+    "scatters": RunOptions(overlap_of("scatter=two-way")),
+    "one": RunOptions(overlap_of("ffn/out/scatter=one-way")),
+    "apart": RunOptions(shared_reduction=False),
+    "apart and looped": RunOptions(overlap_of("two-way"), shared_reduction=False),
+    "summed": RunOptions(scatter_hidden=False),
+    "base 2": RunOptions(base2_softmax=True),
 }
 INT8 = Formats(weights="int8", activations="bf16", kv="int8")
 PROMPTS = [[1, 2, 3], list(range(40, 57)), [100], [7, 7, 7, 7, 7, 7, 7, 7]]
 
 
-def programs_of(model: Model, mesh: Mesh, layout: str, formats: Formats, switches: Switches) -> Programs:
-    return Programs(model, mesh, common_storage(model, mesh, layout), formats, switches=switches)
+def programs_of(model: Model, mesh: Mesh, layout: str, formats: Formats, run_options: RunOptions) -> Programs:
+    return Programs(model, mesh, common_storage(model, mesh, layout), formats, run_options=run_options)
 
 
 @pytest.mark.parametrize(("shape", "layout"), CASES, ids=str)
@@ -61,14 +61,14 @@ def test_bytes_and_flops_are_as_predicted_with_each_on_and_off(shape: tuple[int,
     """Of a prefill and a decode step; each switch in one of the formats, every format in some."""
     mesh, seen = Mesh.of(shape), set()
     for model in MODELS.values():
-        for switches, formats in zip(SWITCHES.values(), itertools.cycle((F32, BF16, INT8, BF16_SUMS))):
-            programs = programs_of(model, mesh, layout, formats, switches)
+        for run_options, formats in zip(SWITCHES.values(), itertools.cycle((F32, BF16, INT8, BF16_SUMS))):
+            programs = programs_of(model, mesh, layout, formats, run_options)
             found = resolve(parse_layout(layout, mesh.axes), programs.storage, mesh, 8, 16)
             for check in (
                 check_prefill(programs, found, 8, 16, compiled=False),
                 check_decode(programs, found, 8, 32, compiled=False),
             ):
-                assert check.exact, (switches, formats, check.phase, check.predicted, check.counted)
+                assert check.exact, (run_options, formats, check.phase, check.predicted, check.counted)
                 seen |= {kind for kind, _ in check.counted.messages}
     assert "collective-permute" in seen
 
@@ -111,4 +111,4 @@ def engines(kind: str, layout: str, names: Iterable[str]) -> Iterator[tuple[str,
     right = [reference_logits(model, parameters, ids) for ids in PROMPTS]
     for name in names:
         checkpoint = MemoryCheckpoint(model, parameters)
-        yield name, Engine(checkpoint, mesh, roles, roles, switches=SWITCHES[name]), right
+        yield name, Engine(checkpoint, mesh, roles, roles, run_options=SWITCHES[name]), right

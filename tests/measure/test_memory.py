@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 from partita.cost.step import Step, price_step
-from partita.engine.products import BLOCK_FLOATS
-from partita.engine.programs import Programs
+from partita.engine.matmul import BLOCK_FLOATS
+from partita.engine.steps import Programs
 from partita.measure.memory import compiled_bytes
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.sharding.layout import ceil_to, product
@@ -119,7 +119,7 @@ def lowered(case: Case) -> tuple[Any, Step]:
         batch=batch,
         queries=case.queries,
         context=context or None,
-        switches=programs.switches,
+        run_options=programs.run_options,
     )
     return run.lower(parameters, *args), step
 

@@ -11,7 +11,7 @@ from tests.combinations import tiny_model
 
 from partita.cost.ledger import Entry, Ledger
 from partita.cost.step import price_step
-from partita.engine.programs import Programs
+from partita.engine.steps import Programs
 from partita.measure.counts import Counts, predicted, sent_bytes
 from partita.measure.verify import Check, check_decode, check_prefill, verify
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve

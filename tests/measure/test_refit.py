@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partita.cost.expected import estimated_seconds
 from partita.cost.interval import half_width
+from partita.cost.phase_estimate import estimated_seconds
 from partita.measure.fit import fit
 from partita.measure.refit import STARTS, MeasuredRun, measured_runs, refit
 from partita.report.reproduce.published import published

@@ -8,7 +8,7 @@ import pytest
 from tests.checkpoints.tiny_gguf import TINY
 
 from partita.cost.setting import Phase
-from partita.engine.programs import Programs
+from partita.engine.steps import Programs
 from partita.measure import steps
 from partita.measure.steps import Steps, filled
 from partita.sharding.layout import plan_storage

@@ -1,7 +1,7 @@
 """Pairs of layouts by name, priced on the storage they share. Knows nothing about choosing."""
 
 from partita.cost.prediction import Phase, Prediction, Setting, predict
-from partita.planner.by import By
+from partita.planner.basis import Basis
 from partita.planner.pair import Pair
 from partita.sharding.layout import plan_storage
 from partita.sharding.roles import parse_layout
@@ -13,14 +13,14 @@ NAMED = [
 ]
 
 
-def pair_of(given: Setting, prefill: str, decode: str | None = None, by: By = "bound") -> Pair:
+def pair_of(given: Setting, prefill: str, decode: str | None = None, basis: Basis = "bound") -> Pair:
     """`ws2d/heads` and `ws2d/batch`; one name is both phases' layout."""
     roles = [parse_layout(text, given.mesh.axes) for text in (prefill, decode or prefill)]
     storage = plan_storage(given.model, given.mesh, roles[1], roles[0])
     return Pair(
         predict(given, "prefill", roles[0], storage),
         predict(given, "decode", roles[1], storage),
-        by,
+        basis,
     )
 
 

@@ -114,7 +114,7 @@ def with_profile(question: Question, seed: int) -> Question:
             values[f"{level}/hop_seconds"] = draw.choice([0, 1e-6])
     constants = {name: Constant(value=value, fixed="drawn") for name, value in values.items()}
     profile = Profile(name="drawn", source="drawn", constants=constants)
-    return replace(question, cluster=cluster.model_copy(update={"profile": profile}), by="estimate")
+    return replace(question, cluster=cluster.model_copy(update={"profile": profile}), basis="estimate")
 
 
 def meshes(shape: tuple[int, ...]) -> Iterator[Mesh]:
@@ -164,7 +164,7 @@ class Unmoved(Pair):
     """A pair as if moving the cache between its layouts took no time; its score is no higher."""
 
     @property
-    def switch_seconds(self) -> float:
+    def reshard_seconds(self) -> float:
         return 0.0
 
 
@@ -182,7 +182,7 @@ def the_search_finds_the_best(question: Question) -> None:
     best = None
     for mesh in meshes(question.cluster.shape):
         for pair in every_pair(question, mesh):
-            at_least = Unmoved(pair.prefill, pair.decode, pair.by).score(question.objective)
+            at_least = Unmoved(pair.prefill, pair.decode, pair.basis).score(question.objective)
             if best is not None and at_least > best:
                 continue
             if pair.fits and keeps_limits(pair, question):

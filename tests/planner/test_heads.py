@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.planner.heads import cut_heads
-from partita.planner.space import Class, Ground, Slot, classes, rows
+from partita.planner.space import AxisRoles, Segment, Topology, axis_roles, rows
 from partita.sharding.mesh import Mesh
 from partita.sharding.padding import assign_heads, ceil_to
 from partita.specs import Model
@@ -41,10 +41,15 @@ def padded(model: Model, k: int, g: int) -> tuple[int, int, int]:
 @given(heads=st.sampled_from(HEADS), size=st.sampled_from([2, 3, 4, 5, 6, 7, 8, 12]), whole=st.booleans())
 def test_no_other_cut_of_the_same_chips_pads_less(heads: tuple[int, int], size: int, whole: bool):
     model = a_model(*heads)
-    ground = Ground((Slot((size,), whole),), ())
-    kinds = [Class("f", "heads"), Class("e", "heads"), Class("f", "batch"), Class("e", "batch")]
-    counts = rows(ground, len(kinds), 3)
-    parts = cut_heads(model, ground, kinds, counts)
+    topology = Topology((Segment((size,), whole),), ())
+    kinds = [
+        AxisRoles("f", "heads"),
+        AxisRoles("e", "heads"),
+        AxisRoles("f", "batch"),
+        AxisRoles("e", "batch"),
+    ]
+    counts = rows(topology, len(kinds), 3)
+    parts = cut_heads(model, topology, kinds, counts)
     of = {
         dim: np.array([p.size for p in parts if p.heads == dim] or [np.ones(len(counts))]).prod(axis=0)
         for dim in ("k", "g")
@@ -71,31 +76,36 @@ def test_a_mesh_of_prime_axes_is_padded_alike(kv: int, group: int, size: int):
         primes.append(next(p for p in (2, 3) if (size // math.prod(primes)) % p == 0))
     mesh = Mesh.of(tuple(primes))
     k = math.prod(mesh.size[axis] for axis in assign_heads(model, mesh, list(mesh.axes)))
-    ground = Ground((Slot((size,), False),), ())
-    parts = cut_heads(model, ground, [Class("f", "heads")], np.array([[[float(size)]]]))
+    topology = Topology((Segment((size,), False),), ())
+    parts = cut_heads(model, topology, [AxisRoles("f", "heads")], np.array([[[float(size)]]]))
     assert {p.heads: p.size[0] for p in parts} == {"k": k, "g": size / k}
 
 
 def test_k_goes_where_the_cache_is_split_and_last_where_the_batch_is():
     """Of two groups of two chips one can have K: that whose attention splits heads, and of such that of F."""
     model = a_model(2, 4)
-    ground = Ground((Slot((4,), False),), ())
-    order = [Class("f", "heads"), Class("e", "heads"), Class("f", "context"), Class("f", "batch")]
+    topology = Topology((Segment((4,), False),), ())
+    order = [
+        AxisRoles("f", "heads"),
+        AxisRoles("e", "heads"),
+        AxisRoles("f", "context"),
+        AxisRoles("f", "batch"),
+    ]
     for i, j in itertools.combinations(range(4), 2):
         kinds = [order[j], order[i]]
-        parts = cut_heads(model, ground, kinds, np.array([[[2.0, 2.0]]]))
+        parts = cut_heads(model, topology, kinds, np.array([[[2.0, 2.0]]]))
         over_k = {p.kind for p in parts if p.heads == "k" and p.size[0] == 2}
         assert over_k == {order[i]}
 
 
 def test_chips_that_split_no_heads_are_left_whole():
     model = a_model(2, 4)
-    ground = Ground((Slot((8,), False), Slot((1,), False)), ())
-    kinds = classes(model, ground, "decode")
-    counts = rows(ground, len(kinds), 3)
-    for part in cut_heads(model, ground, kinds, counts):
+    topology = Topology((Segment((8,), False), Segment((1,), False)), ())
+    kinds = axis_roles(model, topology, "decode")
+    counts = rows(topology, len(kinds), 3)
+    for part in cut_heads(model, topology, kinds, counts):
         assert part.heads == "" or part.kind.splits_heads
-        assert part.slot == 0  # nothing plays a role on one chip
-    assert sum(p.heads == "" for p in cut_heads(model, ground, kinds, counts)) == sum(
+        assert part.segment == 0  # nothing plays a role on one chip
+    assert sum(p.heads == "" for p in cut_heads(model, topology, kinds, counts)) == sum(
         not kind.splits_heads for kind in kinds
     )

@@ -8,12 +8,12 @@ from tests.planner.drawn import a_question
 
 from partita.planner.join import Piece, join, pieces
 from partita.planner.phases import Tables, price
-from partita.planner.space import Class, cluster_ground, mesh_ground
+from partita.planner.space import AxisRoles, cluster_topology, mesh_topology
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import AXES, Mesh, parse_mesh
 from partita.specs import parse_cluster
 
-POD = cluster_ground(parse_cluster("tpu-v4:4x4x4"))
+POD = cluster_topology(parse_cluster("tpu-v4:4x4x4"))
 
 
 def stored_together(tables: Tables, draw: random.Random, most: int) -> list[tuple[int, int]]:
@@ -31,15 +31,15 @@ def stored_together(tables: Tables, draw: random.Random, most: int) -> list[tupl
 @pytest.mark.parametrize("seed", range(12))
 def test_two_rows_of_one_storage_are_one_mesh_with_both_phases_roles(seed: int):
     question = a_question(seed)
-    tables, model, ground = price(question), question.model, question.ground
+    tables, model, topology = price(question), question.model, question.topology
     rows = {"decode": tables.decode, "prefill": tables.prefill}
     compared = 0
     for row in stored_together(tables, random.Random(seed), 20):
         decode, prefill = (
-            pieces(model, ground, table.kinds, table.counts[i], 64, queries, 100, False)
+            pieces(model, topology, table.kinds, table.counts[i], 64, queries, 100, False)
             for (table, i, queries) in ((tables.decode, row[0], 1), (tables.prefill, row[1], 100))
         )
-        joined = join(ground, decode, prefill, question.cluster.shape)
+        joined = join(topology, decode, prefill, question.cluster.shape)
         if joined is None:
             continue
         compared += 1
@@ -50,22 +50,22 @@ def test_two_rows_of_one_storage_are_one_mesh_with_both_phases_roles(seed: int):
             counts = dict.fromkeys(table.kinds, 1)
             for (axis, weights), (_, attention) in zip(given.weights, given.attends, strict=True):
                 if mesh.size[axis] > 1:
-                    counts[Class(weights, attention)] *= mesh.size[axis]
+                    counts[AxisRoles(weights, attention)] *= mesh.size[axis]
             assert list(counts.values()) == table.counts[place].prod(axis=0).tolist()
         stored = [{axis: role[0].strip("r") for axis, role in given.weights} for given in roles]
         big = [axis for axis in mesh.axes if mesh.size[axis] > 1]
         assert [stored[0][axis] for axis in big] == [stored[1][axis] for axis in big]
         storage = plan_storage(model, mesh, *roles)
         e, f = (math.prod(mesh.size[axis] for axis in axes) for axes in (storage.e, storage.f))
-        slots = len(ground.slots)
-        assert e == tables.decode.storage[row[0]][:slots].prod()
-        assert f == tables.decode.storage[row[0]][slots:].prod()
+        segments = len(topology.segments)
+        assert e == tables.decode.storage[row[0]][:segments].prod()
+        assert f == tables.decode.storage[row[0]][segments:].prod()
     assert compared > 0
 
 
-def piece(kind: str, size: int, part: str = "", slot: int = 0) -> Piece:
+def piece(kind: str, size: int, part: str = "", segment: int = 0) -> Piece:
     weights, attention = kind.split("/")
-    return Piece(slot, Class(weights, attention), part, size)  # pyright: ignore[reportArgumentType]
+    return Piece(segment, AxisRoles(weights, attention), part, size)  # pyright: ignore[reportArgumentType]
 
 
 def test_the_mesh_looks_like_the_machine_where_its_axes_can():
@@ -80,20 +80,22 @@ def test_the_mesh_looks_like_the_machine_where_its_axes_can():
 
 def test_axes_are_cut_where_the_phases_differ_and_likes_meet():
     """Of eight chips of F two split the batch in decode, the others heads; in prefill the other way round."""
-    ground = cluster_ground(parse_cluster("h100:1x8"))
-    decode = [piece("f/heads", 4, slot=1), piece("f/batch", 2, slot=1)]
-    prefill = [piece("f/heads", 2, slot=1), piece("f/batch", 4, slot=1)]
-    mesh, mine, theirs = join(ground, decode, prefill) or pytest.fail("joins")
+    topology = cluster_topology(parse_cluster("h100:1x8"))
+    decode = [piece("f/heads", 4, segment=1), piece("f/batch", 2, segment=1)]
+    prefill = [piece("f/heads", 2, segment=1), piece("f/batch", 4, segment=1)]
+    mesh, mine, theirs = join(topology, decode, prefill) or pytest.fail("joins")
     assert sorted(mesh.sizes) == [2, 2, 2]
     pairs = [(a, b) for (_, a), (_, b) in zip(mine.attends, theirs.attends, strict=True)]
     assert sorted(pairs) == [("batch", "batch"), ("heads", "batch"), ("heads", "heads")]
 
 
 def test_the_axes_of_a_given_mesh_stay_as_they_are():
-    ground = mesh_ground(parse_mesh("x=2,y=4"), parse_cluster("h100:1x8"))
-    decode = [piece("e/heads", 2), piece("f/batch", 4, slot=1)]
-    prefill = [piece("e-gathered/heads", 2), piece("f/context", 4, slot=1)]
-    mesh, mine, theirs = join(ground, decode, prefill, (1, 8), parse_mesh("x=2,y=4")) or pytest.fail("joins")
+    topology = mesh_topology(parse_mesh("x=2,y=4"), parse_cluster("h100:1x8"))
+    decode = [piece("e/heads", 2), piece("f/batch", 4, segment=1)]
+    prefill = [piece("e-gathered/heads", 2), piece("f/context", 4, segment=1)]
+    mesh, mine, theirs = join(topology, decode, prefill, (1, 8), parse_mesh("x=2,y=4")) or pytest.fail(
+        "joins"
+    )
     assert mesh == parse_mesh("x=2,y=4")
     assert dict(mine.weights) == {"x": "e", "y": "f"}
     assert dict(theirs.weights) == {"x": "e-gathered", "y": "f"}
@@ -101,7 +103,7 @@ def test_the_axes_of_a_given_mesh_stay_as_they_are():
 
 
 def test_one_chip_is_a_mesh_of_one_axis():
-    ground = cluster_ground(parse_cluster("h100:1x1"))
-    mesh, mine, theirs = join(ground, [], [], (1, 1)) or pytest.fail("joins")
+    topology = cluster_topology(parse_cluster("h100:1x1"))
+    mesh, mine, theirs = join(topology, [], [], (1, 1)) or pytest.fail("joins")
     assert mesh == Mesh.of((1,))
     assert mine == theirs

@@ -68,10 +68,10 @@ def test_one_prompt_takes_its_prefill_and_the_switch_of_its_cache():
     phases = (pair.prefill, pair.decode)
     prefill, decode = (predict(given, p.phase, p.layout.roles, p.layout.storage) for p in phases)
     moved = Pair(prefill, decode)
-    assert moved.switch_seconds > 0
+    assert moved.reshard_seconds > 0
     found = server(pair, Traffic.of(prompt, 64))
     assert found.prefill_seconds == pytest.approx(
-        (moved.prefill.total_seconds + moved.switch_seconds) / pair.prefill.batch
+        (moved.prefill.total_seconds + moved.reshard_seconds) / pair.prefill.batch
     )
 
 

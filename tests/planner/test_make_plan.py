@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.planner.settings import palm, setting
 
-from partita.cost.prediction import Prediction, Setting, predict, switch_seconds
+from partita.cost.prediction import Prediction, Setting, predict, reshard_seconds
 from partita.errors import InputError
 from partita.planner import BATCHES, Ask, Objective, Plan, best_plan, make_plan
-from partita.planner.by import BYS, By
+from partita.planner.basis import BASES, Basis
 from partita.planner.search import ALIKE
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import parse_mesh
@@ -49,24 +49,24 @@ def any_batch(given: Setting, objective: Objective, **limits: float) -> Plan:
     return best_plan(ask.questions())
 
 
-def times(prefill: Prediction, decode: Prediction, by: By) -> tuple[float, float, float]:
+def times(prefill: Prediction, decode: Prediction, basis: Basis) -> tuple[float, float, float]:
     """Of a prefill, of moving the cache, and of all decode steps."""
     profile = decode.setting.cluster.profile
-    if by == "bound":
-        return prefill.step_seconds, switch_seconds(prefill, decode), decode.total_seconds
+    if basis == "bound":
+        return prefill.step_seconds, reshard_seconds(prefill, decode), decode.total_seconds
     assert prefill.estimate is not None
     assert decode.estimate is not None
-    moved = switch_seconds(prefill, decode, profile)
+    moved = reshard_seconds(prefill, decode, profile)
     return prefill.estimate.step_seconds, moved, decode.estimate.total_seconds
 
 
-def latency(prefill: Prediction, decode: Prediction, by: By) -> float:
-    return sum(times(prefill, decode, by))
+def latency(prefill: Prediction, decode: Prediction, basis: Basis) -> float:
+    return sum(times(prefill, decode, basis))
 
 
-def chip_seconds(prefill: Prediction, decode: Prediction, by: By) -> float:
+def chip_seconds(prefill: Prediction, decode: Prediction, basis: Basis) -> float:
     """Of one output token; prompts are read in as many prefills as the decode batch takes."""
-    read, moved, written = times(prefill, decode, by)
+    read, moved, written = times(prefill, decode, basis)
     workload, chips = decode.setting.workload, decode.setting.cluster.chips
     prefills = -(-workload.batch // workload.prefill_batch)
     seconds = prefills * (read + moved) + written
@@ -97,7 +97,7 @@ SETTINGS = {
 # -- against brute force --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by", BYS)
+@pytest.mark.parametrize("by", BASES)
 @pytest.mark.parametrize(
     ("name", "objective"),
     [
@@ -106,13 +106,13 @@ SETTINGS = {
         ("palm-540b, 64 chips, chat", "context"),
     ],
 )
-def test_no_pair_that_fits_is_better_than_the_chosen(name: str, objective: Objective, by: By):
+def test_no_pair_that_fits_is_better_than_the_chosen(name: str, objective: Objective, basis: Basis):
     """Of the named layouts; the search has many more (tests/planner/test_brute_force.py prices those)."""
     given, score = SETTINGS[name], SCORES[objective]
-    best = min(score(*pair, by) for pair in every_pair(given))
-    plan = make_plan(given, objective, top=7, by=by)
+    best = min(score(*pair, basis) for pair in every_pair(given))
+    plan = make_plan(given, objective, top=7, basis=basis)
     ranked = [plan.chosen, *plan.runners_up]
-    scores = [score(p.prefill, p.decode, by) for p in ranked]
+    scores = [score(p.prefill, p.decode, basis) for p in ranked]
     assert scores[0] <= best + abs(best) * ALIKE
     assert scores[1:] == sorted(scores[1:])
     assert all(p.fits for p in ranked)

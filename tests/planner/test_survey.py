@@ -12,7 +12,7 @@ from tests.planner.test_brute_force import a_question as drawn
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
-from partita.planner.by import By, step_seconds
+from partita.planner.basis import Basis, step_seconds
 from partita.planner.survey import mesh_of, survey
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole
@@ -22,7 +22,7 @@ MESH = Mesh.of((2, 2))
 PHASES = ("prefill", "decode")
 SEEDS = (0, 1, 3, 14, 26, 29)
 """In the last three the best step after the prompt is in another layout than the best on a long cache."""
-BYS: tuple[By, ...] = ("bound", "estimate")
+BASES: tuple[Basis, ...] = ("bound", "estimate")
 
 
 @cache
@@ -64,21 +64,21 @@ def every(seed: int, phase) -> tuple[Prediction, ...]:
     )
 
 
-@pytest.mark.parametrize("by", BYS)
+@pytest.mark.parametrize("by", BASES)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_first_is_the_best_of_all(seed: int, phase, by: By):
-    best = min(step_seconds(each, by) for each in every(seed, phase) if each.fits)
-    found = survey(a_setting(seed), phase, 8, by)
-    assert best * (1 - 1e-9) <= step_seconds(found[0], by) <= best * 1.001
+def test_the_first_is_the_best_of_all(seed: int, phase, basis: Basis):
+    best = min(step_seconds(each, basis) for each in every(seed, phase) if each.fits)
+    found = survey(a_setting(seed), phase, 8, basis)
+    assert best * (1 - 1e-9) <= step_seconds(found[0], basis) <= best * 1.001
 
 
-@pytest.mark.parametrize("by", BYS)
+@pytest.mark.parametrize("by", BASES)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_they_ascend_from_the_best_to_bad_ones_and_differ(seed: int, phase, by: By):
-    found = survey(a_setting(seed), phase, 12, by)
-    seconds = [step_seconds(each, by) for each in found]
+def test_they_ascend_from_the_best_to_bad_ones_and_differ(seed: int, phase, basis: Basis):
+    found = survey(a_setting(seed), phase, 12, basis)
+    seconds = [step_seconds(each, basis) for each in found]
     assert 1 <= len(found) <= 12  # where the host takes most of a step, all may be alike
     assert all(later > 1.01 * before for before, later in itertools.pairwise(seconds))
     assert seconds[-1] <= 6 * seconds[0]
@@ -86,7 +86,7 @@ def test_they_ascend_from_the_best_to_bad_ones_and_differ(seed: int, phase, by: 
     for each in found:
         assert (each.phase, each.setting.mesh, each.fits) == (phase, MESH, True)
         again = predict(a_setting(seed), phase, each.layout.roles)
-        assert step_seconds(again, by) == step_seconds(each, by)
+        assert step_seconds(again, basis) == step_seconds(each, basis)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -9,7 +9,7 @@ from tests.planner.drawn import a_question
 from partita.cost.prediction import Phase
 from partita.planner.exact import Exact
 from partita.planner.phases import Tables, price
-from partita.planner.space import classes, cluster_ground, rows
+from partita.planner.space import axis_roles, cluster_topology, rows
 from partita.planner.table import Table, passes, price_table
 from partita.specs import Formats, catalogue_model, parse_cluster
 
@@ -88,12 +88,12 @@ def test_chunks_are_priced_for_the_cache_that_an_average_one_sees():
 # -- the passes --------------------------------------------------------------------------------------------
 
 H100 = parse_cluster("h100:2x4")
-GROUND = cluster_ground(H100)
+GROUND = cluster_topology(H100)
 MODEL = catalogue_model("smollm2-135m")
 
 
 def a_table(phase: Phase, batches: list[int], *, queries: int, contexts: tuple[float, float] | None) -> Table:
-    kinds = classes(MODEL, GROUND, phase)
+    kinds = axis_roles(MODEL, GROUND, phase)
     counts = rows(GROUND, len(kinds), 2)
     space = (MODEL, H100.chip, GROUND, Formats(), phase, kinds, counts, batches)
     return price_table(*space, queries=queries, contexts=contexts)
@@ -117,7 +117,7 @@ def test_a_batch_costs_the_same_whichever_others_are_priced_with_it(
 
 
 def test_contexts_priced_in_one_pass_are_those_priced_alone():
-    kinds = classes(MODEL, GROUND, "decode", gathered=False)
+    kinds = axis_roles(MODEL, GROUND, "decode", gathered=False)
     counts = rows(GROUND, len(kinds), 2)
     space = (MODEL, H100.chip, GROUND, Formats(), "decode", kinds, counts, [1, 8, 64])
     contexts = np.array([100.0, 1000.0, 1500.0])
@@ -147,6 +147,6 @@ def test_storage_is_what_both_phases_must_agree_on():
     assert table.storage.shape == (len(table.counts), 4)
     for counts, stored in zip(table.counts, table.storage, strict=True):
         e, f = stored[:2], stored[2:]
-        for slot in range(2):
-            replicas = np.prod([n for n, k in zip(counts[slot], table.kinds, strict=True) if not k.stored])
-            assert e[slot] * f[slot] * replicas == GROUND.slots[slot].size
+        for segment in range(2):
+            replicas = np.prod([n for n, k in zip(counts[segment], table.kinds, strict=True) if not k.stored])
+            assert e[segment] * f[segment] * replicas == GROUND.segments[segment].size

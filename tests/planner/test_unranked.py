@@ -8,7 +8,7 @@ from tests.planner.settings import setting
 
 import partita
 from partita.planner import Objective, Plan, best_plan, make_plan
-from partita.planner.by import By, step_seconds, total_seconds
+from partita.planner.basis import Basis, step_seconds, total_seconds
 from partita.planner.chips import parse_clusters
 from partita.planner.load import server
 from partita.planner.question import Question
@@ -37,8 +37,8 @@ def test_a_profile_that_does_not_compare_is_the_reason_and_said_once():
 
 
 @pytest.mark.parametrize("by", ["bound", "estimate"])
-def test_it_is_not_said_where_the_time_was_asked_for(by: By):
-    assert why(make_plan(GIVEN, by=by)) == []
+def test_it_is_not_said_where_the_time_was_asked_for(basis: Basis):
+    assert why(make_plan(GIVEN, basis=basis)) == []
 
 
 @pytest.mark.parametrize("compares", [True, None])
@@ -56,13 +56,13 @@ def test_a_context_has_no_time():
 
 
 @pytest.mark.parametrize("by", [None, "bound"])
-def test_limits_that_the_bound_keeps_and_the_estimate_breaks(by: By | None):
+def test_limits_that_the_bound_keeps_and_the_estimate_breaks(basis: Basis | None):
     free = make_plan(GIVEN)
     limits: dict[str, float] = {
         "max_ttft": 0.5 * (free.prefill.total_seconds + total_seconds(free.prefill, "estimate")),
         "max_tpot": 0.5 * (free.decode.step_seconds + step_seconds(free.decode, "estimate")),
     }
-    plan = make_plan(GIVEN, by=by, **limits)  # type: ignore[arg-type]
+    plan = make_plan(GIVEN, basis=basis, **limits)  # type: ignore[arg-type]
     prefill, decode = plan.prefill.estimate, plan.decode.estimate
     assert prefill is not None
     assert decode is not None
@@ -83,7 +83,7 @@ def test_a_limit_that_both_keep_is_not_mentioned():
         "max_tpot": 1.01 * step_seconds(free.decode, "estimate"),
     }
     assert broken(make_plan(GIVEN, **slow)) == []
-    assert broken(make_plan(GIVEN, by="estimate", **slow)) == []
+    assert broken(make_plan(GIVEN, basis="estimate", **slow)) == []
 
 
 def a_question(objective: Objective = "cost", **more: Any) -> Question:
@@ -96,7 +96,7 @@ def a_question(objective: Objective = "cost", **more: Any) -> Question:
 def test_a_chunk_between_two_steps_counts():
     asked = a_question(chunk=128, interleaved=True)
     free = best_plan([asked]).chosen
-    estimated = replace(free, by="estimate")
+    estimated = replace(free, basis="estimate")
     limit = 0.5 * (estimated.tpot_seconds + estimated.chunk_seconds + free.tpot_seconds + free.chunk_seconds)
     plan = best_plan([replace(asked, max_tpot=limit)])
     prefill, decode = plan.prefill.estimate, plan.decode.estimate
@@ -111,12 +111,12 @@ def test_a_chunk_between_two_steps_counts():
 def test_a_rate_that_only_the_bound_sustains():
     free = best_plan([a_question()]).chosen
     estimated, bound = (
-        server(replace(free, by=by), None).requests_per_second for by in ("estimate", "bound")
+        server(replace(free, basis=basis), None).requests_per_second for basis in ("estimate", "bound")
     )
     rate = 0.5 * float(estimated + bound)
     plan = best_plan([a_question(rate=rate)])
     assert keeps_limits(plan.chosen, a_question(rate=rate))
-    load = server(replace(plan.chosen, by="estimate"), None)
+    load = server(replace(plan.chosen, basis="estimate"), None)
     assert load.requests_per_second < rate
     (reason,) = broken(plan)
     assert reason.startswith(f"estimated {load.requests_per_second:.3g} prompts a second (")

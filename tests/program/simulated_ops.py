@@ -15,7 +15,7 @@ import numpy as np
 from tests.sharding.simulated_mesh import Held, SimulatedMesh
 
 from partita.program.ops import Product, Seen
-from partita.program.switches import Switches
+from partita.program.options import RunOptions
 from partita.sharding import Sharding, parse
 from partita.sharding.reshard import reshard
 from partita.sharding.spec import contract
@@ -40,7 +40,7 @@ class SimulatedOps:
     """`program.ops.Ops` over `Spread`; float64 throughout."""
 
     def __init__(self, mesh: SimulatedMesh, d_model: int):
-        self.mesh, self.d_model, self.switches = mesh, d_model, Switches()
+        self.mesh, self.d_model, self.run_options = mesh, d_model, RunOptions()
 
     def place(self, whole: np.ndarray, sharding: str) -> Spread:
         """Every device's part of a tensor."""

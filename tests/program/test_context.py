@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.cost.ledger import Entry
-from partita.cost.step import Step, price_step, price_switch
+from partita.cost.step import Step, price_cache_reshard, price_step
 from partita.sharding import Layout, Mesh, Storage, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Model
 
@@ -103,13 +103,13 @@ def test_prefill_leaves_the_cache_where_decode_wants_it():
         scores, _ = entries(step, "attend", "einsum")
         assert scores.flops == 2 * 64 * HEADS * 64 * D / CHIPS
         assert not entries(step, "attend", "all-gather")
-        ledger = price_switch(MODEL, prefill, decode, MESH.size, FORMATS, batch=1, tokens=64)
+        ledger = price_cache_reshard(MODEL, prefill, decode, MESH.size, FORMATS, batch=1, tokens=64)
         assert ledger.entries == []
 
 
 def test_a_cache_is_traded_from_positions_to_sequences():
     prefill, decode = layouts("ws2d/context", "ws2d/batch", batch=16)
-    ledger = price_switch(MODEL, prefill, decode, MESH.size, FORMATS, batch=16, tokens=50)
+    ledger = price_cache_reshard(MODEL, prefill, decode, MESH.size, FORMATS, batch=16, tokens=50)
     held = LAYERS * 2 * 16 * 64 * D * 2 / CHIPS  # 50 tokens, padded to four for each chip
     moves = [entry for entry in ledger.entries if entry.messages]
     assert [entry.kind for entry in moves] == ["all-to-all"] * 2  # keys, then values

@@ -14,7 +14,7 @@ from partita.advice.crossover import crossovers
 from partita.advice.other_engines import in_other_terms, other_engines, partition_specs
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import sensitivities
-from partita.planner.by import By
+from partita.planner.basis import Basis
 from partita.report import answers
 from partita.report.compare import comparison, comparison_json, label
 from partita.specs import Formats, format_bytes, format_seconds
@@ -115,7 +115,7 @@ def test_without_a_profile_only_bounds_are_compared():
 
 def test_rules_cost_what_is_expected_or_at_least_the_bound():
     found = phase_of(palm(INT8, batch=64), "decode", "ws1d/heads")
-    heads: dict[By, str] = {"bound": "costs at least", "estimate": "costs  "}
+    heads: dict[Basis, str] = {"bound": "costs at least", "estimate": "costs  "}
     for by, head in heads.items():
         rules = broken_rules(found, by)
         text = text_of(answers.rules(rules, "decode"))

@@ -27,15 +27,15 @@ def plan() -> Plan:
         workload=Workload(prompt=256, output=16, batch=1),
         objective="cost",
         auto_batch=True,
-        by="estimate",
+        basis="estimate",
     )
     return best_plan(ask.questions())
 
 
-def merit(point: Point, by: str) -> tuple[float, float, float]:
+def merit(point: Point, basis: str) -> tuple[float, float, float]:
     """Seconds, chip-seconds per token and MFU, from the time alone."""
     prediction, setting = point.prediction, point.prediction.setting
-    timed = prediction if by == "bound" else prediction.estimate
+    timed = prediction if basis == "bound" else prediction.estimate
     assert timed is not None
     decode = prediction.phase == "decode"
     seconds = timed.step_seconds if decode else timed.total_seconds
@@ -72,7 +72,7 @@ def test_the_table_has_every_point_where_there_is_room(plan: Plan):
 def test_by_the_bound_its_cost_and_mfu_are_the_bounds(bare: bool):
     """With a profile the estimate stands beside it, without one there is none."""
     given = setting("palm-8b", "tpu-v5p:1x2x2" if bare else "tpu-v4:1x2x2", prompt=256, output=16, batch=8)
-    plan = make_plan(given, by="bound")
+    plan = make_plan(given, basis="bound")
     head = text_of(frontier_table(plan)).splitlines()[0]
     assert ("time, estimated" in head) == (not bare)
     assert "MFU, at most" in head

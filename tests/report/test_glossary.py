@@ -72,12 +72,12 @@ def test_objectives_are_named_in_their_definition():
 
 
 def test_ttft_is_one_whole_prefill_without_the_switch(pair: Pair):
-    assert pair.switch_seconds > 0
+    assert pair.reshard_seconds > 0
     assert pair.ttft_seconds == pair.prefill.total_seconds
 
 
 def test_latency_is_prefill_switch_and_every_step_on_the_cache_of_its_time(pair: Pair):
-    assert pair.latency_seconds == pair.ttft_seconds + pair.switch_seconds + pair.decode.total_seconds
+    assert pair.latency_seconds == pair.ttft_seconds + pair.reshard_seconds + pair.decode.total_seconds
     workload = pair.decode.setting.workload
     # no step is longer than TPOT, which is on the whole context
     assert pair.decode.total_seconds < workload.output * pair.decode.step_seconds
@@ -89,7 +89,7 @@ def test_costs_are_chips_times_time_over_tokens(pair: Pair):
         assert phase.bound_chip_seconds_per_token == pytest.approx(64 * phase.step_seconds / tokens)
         assert phase.estimate is not None
         assert phase.chip_seconds_per_token == pytest.approx(64 * phase.estimate.step_seconds / tokens)
-    rounds = 4 * (pair.prefill.total_seconds + pair.switch_seconds)
+    rounds = 4 * (pair.prefill.total_seconds + pair.reshard_seconds)
     everything = 64 * (rounds + decode.total_seconds)
     assert pair.chip_seconds_per_output_token == pytest.approx(everything / (64 * workload.output))
 

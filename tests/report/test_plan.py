@@ -8,12 +8,12 @@ from tests.planner.settings import setting
 from tests.report.shown import text_of
 
 from partita.advice.advice import Advice
-from partita.cost.prediction import switch_seconds
+from partita.cost.prediction import reshard_seconds
 from partita.planner import Plan, best_plan, make_plan
 from partita.planner.ask import Ask
-from partita.planner.by import By
+from partita.planner.basis import Basis
 from partita.planner.chips import parse_clusters
-from partita.planner.pools import plan_pools
+from partita.planner.disaggregation import plan_disaggregated
 from partita.report.expected import NO_PROFILE, phase_text, step_text
 from partita.report.plan import plan as shown
 from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds
@@ -23,7 +23,7 @@ from partita.specs.requests import Traffic
 @pytest.fixture(scope="module")
 def found() -> Plan:
     given = setting("palm-8b", "tpu-v4:2x2x2", prompt=512, output=16, batch=32)
-    return make_plan(given, by="estimate", top=4)
+    return make_plan(given, basis="estimate", top=4)
 
 
 def words(text: str) -> str:
@@ -53,12 +53,12 @@ def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
     assert "runner-up by estimate: prefill" in text
     estimates = [phase.estimate for phase in (found.prefill, found.decode)]
     ends = [sum(e.total_interval[i] for e in estimates if e is not None) for i in (0, 1)]
-    switch = found.chosen.switch_seconds
+    switch = found.chosen.reshard_seconds
     expected = switch + sum(e.total_seconds for e in estimates if e is not None)
     around = (ends[0] + switch, ends[1] + switch)
     assert f"latency of one request, estimated: {format_range(expected, around)}" in text
     least = sum(phase.total_seconds for phase in (found.prefill, found.decode))
-    least += switch_seconds(found.prefill, found.decode)
+    least += reshard_seconds(found.prefill, found.decode)
     assert f"latency of one request, bound: {format_seconds(least)}" in text
     assert "profile tpu-v4" in text
     assert "communication added as in the paper, no run that waits for it can be faster" in words(text)
@@ -67,15 +67,15 @@ def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
 @pytest.mark.parametrize(
     ("cluster", "by"), [("tpu-v5p:2x2x2", None), ("tpu-v4:2x2x2", None), ("tpu-v4:2x2x2", "bound")]
 )
-def test_what_is_ranked_by_the_bound_says_so(cluster: str, by: By | None):
-    plan = make_plan(setting("palm-8b", cluster, prompt=512, output=16, batch=32), by=by, top=2)
+def test_what_is_ranked_by_the_bound_says_so(cluster: str, basis: Basis | None):
+    plan = make_plan(setting("palm-8b", cluster, prompt=512, output=16, batch=32), basis=basis, top=2)
     text = words(text_of(shown(Advice(plan))))
     assert "for latency by the bound; best of" in text
     assert "runner-up by bound: prefill" in text
     # without a profile there is no estimate anywhere; with one it is beside
     assert (NO_PROFILE in text) == ("estimated" not in text) == (cluster == "tpu-v5p:2x2x2")
     # why, unless it was asked for or there is nothing else
-    assert text.count("ranked by the bound: profile tpu-v4") == (cluster == "tpu-v4:2x2x2" and by is None)
+    assert text.count("ranked by the bound: profile tpu-v4") == (cluster == "tpu-v4:2x2x2" and basis is None)
 
 
 def test_it_shows_crossovers_sensitivities_and_rules(found: Plan):
@@ -97,11 +97,11 @@ def test_only_what_was_asked_is_shown(found: Plan):
 def test_the_switch_between_layouts_is_told_where_there_is_one():
     given = setting("palm-8b", "tpu-v4:2x2x2", prompt=512, output=16, batch=32)
     same, moved = pair_of(given, "ws2d/batch"), pair_of(given, "ws2d/context", "ws2d/batch")
-    assert same.switch_seconds == 0 < moved.switch_seconds
+    assert same.reshard_seconds == 0 < moved.reshard_seconds
     plan = make_plan(given)
     texts = [words(text_of(shown(Advice(replace(plan, chosen=pair))))) for pair in (same, moved)]
     assert "to move keys and values" not in texts[0]
-    assert f"({format_seconds(moved.switch_seconds)} of it to move keys and values between" in texts[1]
+    assert f"({format_seconds(moved.reshard_seconds)} of it to move keys and values between" in texts[1]
 
 
 def test_a_rate_a_price_and_traffic_make_it_a_server(found: Plan):
@@ -115,7 +115,7 @@ def test_a_rate_a_price_and_traffic_make_it_a_server(found: Plan):
     full = words(text_of(shown(Advice(found, price=price))))
     cheapest = price * 8 / 3600 * 1e6 / server.output_tokens_per_second
     assert f"{cheapest:.4g} for a million output tokens " in full
-    bound = replace(found, chosen=replace(found.chosen, by="bound"))
+    bound = replace(found, chosen=replace(found.chosen, basis="bound"))
     text = words(text_of(shown(Advice(bound, price=price))))
     server = Advice(bound).server
     assert f"at most {server.requests_per_second:.3g} prompts" in text
@@ -152,9 +152,9 @@ def test_pools_are_shown_beside_the_shared_chips(found: Plan):
         workload=Workload(prompt=512, output=16, batch=1),
         objective="cost",
         auto_batch=True,
-        by="estimate",
+        basis="estimate",
     )
-    pools, cheapest = plan_pools(ask, clusters, 8), best_plan(ask.questions())
+    pools, cheapest = plan_disaggregated(ask, clusters, 8), best_plan(ask.questions())
     text = words(text_of(shown(Advice(cheapest), pools)))
     cost, shared = pools.chip_seconds_per_output_token, cheapest.chosen.chip_seconds_per_output_token
     assert f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second" in text

@@ -43,8 +43,8 @@ class Advice:
     @cached_property
     def rules(self) -> dict[str, list[Rule]]:
         """Every rule that each phase's layout breaks or bends."""
-        by = self.plan.ranked_by
-        return {phase: broken_rules(getattr(self.plan, phase), by) for phase in ("prefill", "decode")}
+        basis = self.plan.ranked_by
+        return {phase: broken_rules(getattr(self.plan, phase), basis) for phase in ("prefill", "decode")}
 
     @cached_property
     def crossovers(self) -> list[Crossover]:
@@ -52,7 +52,7 @@ class Advice:
         found: list[Crossover] = []
         for chosen in (self.plan.prefill, self.plan.decode):
             rivals = list(self._rivals(chosen))
-            found += crossovers(chosen, rivals, evaluations=40, by=self.plan.ranked_by)
+            found += crossovers(chosen, rivals, evaluations=40, basis=self.plan.ranked_by)
         return found
 
     @cached_property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from partita.cost.prediction import Prediction
-from partita.planner.by import By
+from partita.planner.basis import Basis
 from partita.planner.pair import Pair
 from partita.planner.saved import setting_as_json
 
@@ -89,12 +89,12 @@ def _missing(name: str) -> Figure:
 
 def compare(a: Priced, b: Priced) -> Comparison:
     """Prices both plans and lists what differs."""
-    pairs = [Pair(*plan.predictions(), by="bound") for plan in (a, b)]
+    pairs = [Pair(*plan.predictions(), basis="bound") for plan in (a, b)]
     one, other = pairs
     settings = [dict(_flat(setting_as_json(pair.decode.setting))) for pair in pairs]
     names = [*settings[0], *(name for name in settings[1] if name not in settings[0])]
     values = {name: (settings[0].get(name), settings[1].get(name)) for name in names}
-    expected = [replace(p, by="estimate") for p in pairs if p.decode.setting.cluster.profile is not None]
+    expected = [replace(p, basis="estimate") for p in pairs if p.decode.setting.cluster.profile is not None]
     phases = {"prefill": (one.prefill, other.prefill), "decode": (one.decode, other.decode)}
     return Comparison(
         setting={name: value for name, value in values.items() if value[0] != value[1]},
@@ -108,7 +108,7 @@ def _times(a: Pair, b: Pair) -> Iterator[Figure]:
     """Times, and what follows from them; by either time, as the pairs are."""
     yield Figure("ttft", "seconds", a.ttft_seconds, b.ttft_seconds, "lower")
     yield Figure("tpot", "seconds", a.tpot_seconds, b.tpot_seconds, "lower")
-    yield Figure("switch", "seconds", a.switch_seconds, b.switch_seconds, "lower")
+    yield Figure("switch", "seconds", a.reshard_seconds, b.reshard_seconds, "lower")
     yield Figure("latency", "seconds", a.latency_seconds, b.latency_seconds, "lower")
     cost = a.chip_seconds_per_output_token, b.chip_seconds_per_output_token
     yield Figure("cost", "chip-seconds", *cost, "lower")
@@ -118,12 +118,12 @@ def _times(a: Pair, b: Pair) -> Iterator[Figure]:
         yield Figure("price_per_million_output_tokens", "currency", *paid, "lower")
     yield Figure("throughput", "tokens/s", _throughput(a), _throughput(b), "higher")
     for phase in ("prefill", "decode"):
-        mine, theirs = (_mfu(getattr(pair, phase), pair.by) for pair in (a, b))
+        mine, theirs = (_mfu(getattr(pair, phase), pair.basis) for pair in (a, b))
         yield Figure(f"{phase}_mfu", "share", mine, theirs, "higher")
 
 
-def _mfu(prediction: Prediction, by: By) -> float:
-    return prediction.bound_mfu if by == "bound" else prediction.mfu
+def _mfu(prediction: Prediction, basis: Basis) -> float:
+    return prediction.bound_mfu if basis == "bound" else prediction.mfu
 
 
 def _sizes(a: Pair, b: Pair) -> Iterator[Figure]:

@@ -16,7 +16,7 @@ import numpy as np
 from partita.advice.forecast import likely
 from partita.cost.prediction import Phase, Prediction, Setting
 from partita.errors import InputError
-from partita.planner.by import BYS, By, step_seconds
+from partita.planner.basis import BASES, Basis, step_seconds
 
 Quantity = Literal["batch", "context", "prompt"]
 QUANTITIES: dict[Phase, tuple[Quantity, ...]] = {
@@ -47,7 +47,7 @@ class Crossover:
     """Part of the chosen layout's step that the other saves at `value`; 0 where it only fits."""
     bound_gains: float
     """The same by the bound, whichever time they are compared by."""
-    by: By = "bound"
+    basis: Basis = "bound"
 
     def __str__(self) -> str:
         side = "from" if self.value > self.here else "down from"
@@ -68,26 +68,26 @@ class Crossover:
             "becomes": self.becomes,
             "why": self.why,
             "bound": {"gains": self.bound_gains},
-            "estimate": {"gains": self.gains} if self.by == "estimate" else None,
+            "estimate": {"gains": self.gains} if self.basis == "estimate" else None,
         }
 
 
 def crossovers(
-    chosen: Prediction, candidates: Sequence[Prediction], *, evaluations: int = 200, by: By = "bound"
+    chosen: Prediction, candidates: Sequence[Prediction], *, evaluations: int = 200, basis: Basis = "bound"
 ) -> list[Crossover]:
     """The nearest crossovers of a phase above and below what it was priced for, in all its quantities.
 
     `candidates` are other layouts of the same phase and model, on the chosen one's mesh or another; each is
     priced with the storage it comes with. At most about `evaluations` steps are priced: what one side does
     not need is left to the next. A candidate that is already better here is left out: it lost for reasons of
-    the whole plan. `by`: the time they are compared by; errors as those of `by.step_seconds`.
+    the whole plan. `basis`: the time they are compared by; errors as those of `basis.step_seconds`.
     """
-    rivals = [c for c in candidates if not _better(c, chosen, by)]
+    rivals = [c for c in candidates if not _better(c, chosen, basis)]
     quantities = QUANTITIES[chosen.phase]
     sides: list[tuple[Quantity, bool]] = [(quantity, up) for up in (False, True) for quantity in quantities]
     found, left = [], evaluations
     for place, (quantity, up) in enumerate(sides if rivals else ()):
-        search = _Search(chosen, rivals, quantity, left // (len(sides) - place), by)
+        search = _Search(chosen, rivals, quantity, left // (len(sides) - place), basis)
         crossing = search.run(up)
         left -= search.used
         if crossing is not None:
@@ -102,7 +102,7 @@ def next_crossover(
     *,
     up: bool = True,
     evaluations: int = 72,
-    by: By = "bound",
+    basis: Basis = "bound",
 ) -> Crossover | None:
     """The smallest larger (or largest smaller) value at which a candidate is better; None if none is found.
 
@@ -116,7 +116,7 @@ def next_crossover(
     if quantity not in QUANTITIES[chosen.phase]:
         accepted = ", ".join(QUANTITIES[chosen.phase])
         raise InputError("quantity", quantity, f"{chosen.phase} has {accepted}")
-    return _Search(chosen, candidates, quantity, evaluations, by).run(up)
+    return _Search(chosen, candidates, quantity, evaluations, basis).run(up)
 
 
 class _Search:
@@ -128,19 +128,19 @@ class _Search:
         candidates: Sequence[Prediction],
         quantity: Quantity,
         evaluations: int,
-        by: By,
+        basis: Basis,
     ):
         self.chosen, self.candidates = chosen, candidates
         self.quantity: Quantity = quantity
         self.evaluations, self.used = evaluations, 0
-        self.by: By = by
+        self.basis: Basis = basis
 
     def run(self, up: bool) -> Crossover | None:
         here = good = bad = _value(self.chosen, self.quantity)
         better: list[Prediction] = []
         reach = MOST / here if up else 1 / here
         factors = np.geomspace(1, reach, num=max(2, round(4 * abs(math.log2(reach))) + 1))[1:]
-        rivals, factor = likely(self.chosen, self.candidates, self.quantity, factors, RIVALS, self.by)
+        rivals, factor = likely(self.chosen, self.candidates, self.quantity, factors, RIVALS, self.basis)
         for bad in _steps(here, up, None if factor is None else round(here * factor)):
             better, some_fit = self.better_at(bad, rivals)
             if better:
@@ -163,8 +163,10 @@ class _Search:
     def crossover(self, here: int, good: int, bad: int, better: list[Prediction]) -> Crossover:
         mine = self.price(self.chosen, bad)
         priced = (self.price(c, bad) for c in better)
-        best = min(priced, key=lambda p: (not p.fits, step_seconds(p, self.by)))
-        gains, bound_gains = (1 - step_seconds(best, by) / step_seconds(mine, by) for by in (self.by, BYS[0]))
+        best = min(priced, key=lambda p: (not p.fits, step_seconds(p, self.basis)))
+        gains, bound_gains = (
+            1 - step_seconds(best, basis) / step_seconds(mine, basis) for basis in (self.basis, BASES[0])
+        )
         faster = mine.fits and gains > 0
         return Crossover(
             phase=mine.phase,
@@ -176,7 +178,7 @@ class _Search:
             why="faster" if faster else "fits",
             gains=gains if faster else 0.0,
             bound_gains=bound_gains if faster else 0.0,
-            by=self.by,
+            basis=self.basis,
         )
 
     def better_at(self, value: int, rivals: Sequence[Prediction]) -> tuple[list[Prediction], bool]:
@@ -184,7 +186,7 @@ class _Search:
         mine = self.price(self.chosen, value)
         priced = [(rival, self.price(rival, value)) for rival in rivals]
         some_fit = mine.fits or any(there.fits for _, there in priced)
-        return [rival for rival, there in priced if some_fit and _better(there, mine, self.by)], some_fit
+        return [rival for rival, there in priced if some_fit and _better(there, mine, self.basis)], some_fit
 
     def price(self, prediction: Prediction, value: int) -> Prediction:
         """The same layout for another batch, context or prompt."""
@@ -200,18 +202,18 @@ def _name(found: Prediction, chosen: Prediction) -> str:
     return f"{found.layout.roles}{apart}" + ("" if stages == other else f" in {other} stages")
 
 
-def _better(one: Prediction, other: Prediction, by: By) -> bool:
-    return (not one.fits, step_seconds(one, by)) < (not other.fits, step_seconds(other, by))
+def _better(one: Prediction, other: Prediction, basis: Basis) -> bool:
+    return (not one.fits, step_seconds(one, basis)) < (not other.fits, step_seconds(other, basis))
 
 
 def _steps(here: int, up: bool, first: int | None) -> Iterator[int]:
     """From what is forecast first, where that lies beyond `here`, to the end of what is looked at."""
-    value, by = here, 16 if first is None else 4
+    value, basis = here, 16 if first is None else 4
     if first is not None and first not in (here, 0):
         value = min(first, MOST)
         yield value
     while value < MOST if up else value > 1:
-        value = min(by * value, MOST) if up else value // by or 1
+        value = min(basis * value, MOST) if up else value // basis or 1
         yield value
 
 

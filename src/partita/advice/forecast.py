@@ -14,7 +14,7 @@ import numpy as np
 from partita.cost.bound import bound
 from partita.cost.estimate import estimate
 from partita.cost.prediction import Prediction
-from partita.planner.by import By
+from partita.planner.basis import Basis
 
 Numbers = np.ndarray
 
@@ -25,7 +25,7 @@ _GROWS = {"batch": "B", "context": "S", "prompt": "LS"}
 
 
 def forecast(
-    prediction: Prediction, quantity: str, factors: Numbers, by: By = "bound"
+    prediction: Prediction, quantity: str, factors: Numbers, basis: Basis = "bound"
 ) -> tuple[Numbers, Numbers]:
     """Seconds of a step and bytes of a chip, at each factor times the quantity."""
     peaks, letters = prediction.setting.peaks, _GROWS[quantity]
@@ -45,7 +45,7 @@ def forecast(
     sequences = ledger.sequences * (factors if "B" in letters else 1)
     ledger = replace(ledger, entries=entries, sequences=sequences)
     profile = prediction.setting.cluster.profile
-    if by == "bound" or profile is None:
+    if basis == "bound" or profile is None:
         seconds = bound(ledger, peaks).step_seconds
     else:
         seconds = estimate(ledger, peaks, profile).step_seconds
@@ -60,7 +60,7 @@ def likely(
     quantity: str,
     factors: Numbers,
     most: int,
-    by: By = "bound",
+    basis: Basis = "bound",
 ) -> tuple[list[Prediction], float | None]:
     """The rivals forecast to be better first along `factors`, at most `most`; and where the first of them is.
 
@@ -68,10 +68,10 @@ def likely(
     no forecast.
     """
     capacity = chosen.memory_bytes["capacity"]
-    mine, held = forecast(chosen, quantity, factors, by)
+    mine, held = forecast(chosen, quantity, factors, basis)
     order: list[tuple[tuple[int, float], Prediction]] = []
     for rival in rivals:
-        theirs, needs = forecast(rival, quantity, factors, by)
+        theirs, needs = forecast(rival, quantity, factors, basis)
         fits = needs <= capacity
         better = fits & ((theirs < mine) | (held > capacity))
         first = int(better.argmax()) if better.any() else len(factors)

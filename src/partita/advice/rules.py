@@ -15,7 +15,7 @@ from partita.advice.rule_price import nothing_saved, saved
 from partita.advice.rules_tokens import token_rules
 from partita.advice.rules_weights import weight_rules
 from partita.cost.prediction import Prediction
-from partita.planner.by import By
+from partita.planner.basis import Basis
 from partita.planner.misfit import memory_text
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
@@ -23,16 +23,16 @@ from partita.specs.cluster import Cluster
 __all__ = ["Rule", "broken_rules", "mesh_rule"]
 
 
-def broken_rules(prediction: Prediction, by: By = "bound") -> list[Rule]:
+def broken_rules(prediction: Prediction, basis: Basis = "bound") -> list[Rule]:
     """The rules one phase's layout breaks, hard ones first; empty where everything divides and fits.
 
-    by: the time that they cost. Errors as those of `by.step_seconds`.
+    by: the time that they cost. Errors as those of `basis.step_seconds`.
     """
     return [
         *_memory(prediction),
-        *weight_rules(prediction, by),
-        *_stages(prediction, by),
-        *token_rules(prediction, by),
+        *weight_rules(prediction, basis),
+        *_stages(prediction, basis),
+        *token_rules(prediction, basis),
     ]
 
 
@@ -91,7 +91,7 @@ def _what_fits(prediction: Prediction) -> str:
     return f"the weights alone, split like this, take {least:,} chips or more"
 
 
-def _stages(prediction: Prediction, by: By) -> Iterator[Rule]:
+def _stages(prediction: Prediction, basis: Basis) -> Iterator[Rule]:
     """The longest stage decides; the price of an even split lies between those with fewer and more layers."""
     setting = prediction.setting
     stages, layers = setting.stages, setting.model.layers
@@ -99,13 +99,13 @@ def _stages(prediction: Prediction, by: By) -> Iterator[Rule]:
     if not extra:
         return
     longest = fewest + 1
-    bytes_saved, seconds_saved = 0.0, nothing_saved(by)
+    bytes_saved, seconds_saved = 0.0, nothing_saved(basis)
     if fewest:
         even = replace(setting, model=setting.model.model_copy(update={"layers": fewest * stages}))
         shorter = prediction.priced_in(even)
         idle = 1 - extra / stages  # of a layer, on average over the stages
         bytes_saved = idle * (prediction.memory_bytes["total"] - shorter.memory_bytes["total"])
-        seconds_saved = saved(prediction, shorter, by, idle)
+        seconds_saved = saved(prediction, shorter, basis, idle)
     yield Rule(
         name="stages",
         hard=False,

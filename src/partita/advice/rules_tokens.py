@@ -9,20 +9,20 @@ from partita.advice.rule import Rule, either
 from partita.advice.rule_price import nothing_saved, saved, saved_of_each
 from partita.cost.ledger import Entry
 from partita.cost.prediction import Prediction, Setting, predict
-from partita.planner.by import By, step_seconds
+from partita.planner.basis import Basis, step_seconds
 from partita.sharding.layout import product
 from partita.sharding.roles import AttentionRole, Roles, name_roles
 from partita.sharding.spec import parse
 from partita.specs.units import format_seconds
 
 
-def token_rules(prediction: Prediction, by: By) -> Iterator[Rule]:
+def token_rules(prediction: Prediction, basis: Basis) -> Iterator[Rule]:
     """Copies of the cache, axes with too little to split, and numbers that a split does not divide."""
-    yield from _copies(prediction, by)
+    yield from _copies(prediction, basis)
     yield from _too_few(prediction)
-    yield from _idle(prediction, by)
+    yield from _idle(prediction, basis)
     if prediction.setting.stages == 1:
-        yield from _uneven(prediction, by)
+        yield from _uneven(prediction, basis)
 
 
 def _wide(prediction: Prediction, axes: str | list[str]) -> str:
@@ -36,7 +36,7 @@ def _cache_axes(prediction: Prediction) -> str:
     return "".join(parse(layout.cache if latent is None else layout.latent_cache).axes)
 
 
-def _copies(prediction: Prediction, by: By) -> Iterator[Rule]:
+def _copies(prediction: Prediction, basis: Basis) -> Iterator[Rule]:
     """Chips that hold the same keys and values, because attention splits neither sequences nor KV heads."""
     setting, layout = prediction.setting, prediction.layout
     split = _cache_axes(prediction)
@@ -52,15 +52,15 @@ def _copies(prediction: Prediction, by: By) -> Iterator[Rule]:
         message=f"kv_replicas: {heads} KV head{'s' * (heads > 1)} on {setting.mesh.chips} chips"
         f"{f', heads split {ways} ways' * (ways > 1)}: "
         f"keys and values are kept {times} times over axes {axes}",
-        alternative=_without_copies(prediction, axes, by),
+        alternative=_without_copies(prediction, axes, basis),
         size=heads,
         needed=heads * times,
         bytes_per_chip=prediction.memory_bytes["kv"] * (1 - 1 / times),
-        **saved_of_each(prediction, by, lambda entry: replace(entry, kv_bytes=entry.kv_bytes / times)),
+        **saved_of_each(prediction, basis, lambda entry: replace(entry, kv_bytes=entry.kv_bytes / times)),
     )
 
 
-def _without_copies(prediction: Prediction, axes: str, by: By) -> str:
+def _without_copies(prediction: Prediction, axes: str, basis: Basis) -> str:
     """The same layout with attention over the batch, or over the context, on the axes that hold copies."""
     roles, setting = prediction.layout.roles, prediction.setting
     roles_without: tuple[AttentionRole, ...] = ("batch", "context")
@@ -69,8 +69,8 @@ def _without_copies(prediction: Prediction, axes: str, by: By) -> str:
         found = predict(setting, prediction.phase, other)
         split = _cache_axes(found)
         if all(axis in split for axis in axes):
-            seconds = step_seconds(found, by)
-            change = seconds / step_seconds(prediction, by) - 1
+            seconds = step_seconds(found, basis)
+            change = seconds / step_seconds(prediction, basis) - 1
             return (
                 f"attention over {role} on axes {axes} keeps them once: a step of "
                 f"{format_seconds(seconds)}, {abs(change):.1%} {'more' if change > 0 else 'less'}"
@@ -108,7 +108,7 @@ def _both(first: str, second: str) -> str:
     return "".join(axis for axis in first if axis in second)
 
 
-def _idle(prediction: Prediction, by: By) -> Iterator[Rule]:
+def _idle(prediction: Prediction, basis: Basis) -> Iterator[Rule]:
     """Axes whose chips gather or repeat weights to split tokens, and there are too few tokens to split."""
     layout, sizes = prediction.layout, prediction.setting.mesh.size
     asked = _wide(prediction, [a for a, role in layout.roles.weights if role not in ("e", "f")])
@@ -128,11 +128,11 @@ def _idle(prediction: Prediction, by: By) -> Iterator[Rule]:
         alternative=f"give {product(sizes, asked):,} tokens a step or more, or keep {idle} weight-stationary",
         size=prediction.tokens_per_step,
         needed=product(sizes, asked),
-        **saved_of_each(prediction, by, shared),
+        **saved_of_each(prediction, basis, shared),
     )
 
 
-def _uneven(prediction: Prediction, by: By) -> Iterator[Rule]:
+def _uneven(prediction: Prediction, basis: Basis) -> Iterator[Rule]:
     """Sequences or tokens that do not divide: the step takes what the next multiple would."""
     layout, setting = prediction.layout, prediction.setting
     sizes, workload = setting.mesh.size, setting.workload
@@ -146,11 +146,11 @@ def _uneven(prediction: Prediction, by: By) -> Iterator[Rule]:
         if have % ways == 0:
             continue
         below, above = have // ways * ways, -(-have // ways) * ways
-        bytes_saved, seconds_saved = 0.0, nothing_saved(by)
+        bytes_saved, seconds_saved = 0.0, nothing_saved(basis)
         if below:
             fewer = prediction.priced_in(_sized(setting, prediction, field, below))
             bytes_saved = max(0.0, float(prediction.memory_bytes["total"] - fewer.memory_bytes["total"]))
-            seconds_saved = saved(prediction, fewer, by)
+            seconds_saved = saved(prediction, fewer, basis)
         items = {"batch": "sequences", "prompt": "prompt tokens", "context": "cached tokens"}[field]
         yield Rule(
             name=f"{field}_padded",

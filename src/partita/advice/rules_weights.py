@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from partita.advice.rule import Rule, either, nearest_divisors
 from partita.advice.rule_price import saved
 from partita.cost.prediction import Prediction, predict
-from partita.planner.by import By
+from partita.planner.basis import Basis
 from partita.sharding.layout import Storage, product
 from partita.specs.model import Model
 
@@ -34,7 +34,7 @@ class _Unpadded(Storage):
         return super().padded(model, sizes) | {dim: float(own[dim]) for dim in self.dims}
 
 
-def weight_rules(prediction: Prediction, by: By) -> Iterator[Rule]:
+def weight_rules(prediction: Prediction, basis: Basis) -> Iterator[Rule]:
     """The padded dims, then the channels of int8 weights that are split."""
     setting, storage = prediction.setting, prediction.layout.storage
     model, sizes = setting.model, setting.mesh.size
@@ -50,7 +50,7 @@ def weight_rules(prediction: Prediction, by: By) -> Iterator[Rule]:
     ]
     for name, letters, size, needed, axes in dims:
         if needed != size:
-            yield _padded(prediction, by, name, letters, size, int(needed), axes)
+            yield _padded(prediction, basis, name, letters, size, int(needed), axes)
     yield from _channels(prediction)
 
 
@@ -64,7 +64,7 @@ _GROWS = {
 
 
 def _padded(
-    prediction: Prediction, by: By, name: str, letters: str, size: int, needed: int, axes: str
+    prediction: Prediction, basis: Basis, name: str, letters: str, size: int, needed: int, axes: str
 ) -> Rule:
     setting, storage = prediction.setting, prediction.layout.storage
     whole = {field.name: getattr(storage, field.name) for field in fields(Storage)}
@@ -80,7 +80,7 @@ def _padded(
         size=size,
         needed=needed,
         bytes_per_chip=max(0.0, float(prediction.memory_bytes["total"] - ideal.memory_bytes["total"])),
-        **saved(prediction, ideal, by),
+        **saved(prediction, ideal, basis),
     )
 
 

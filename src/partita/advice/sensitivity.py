@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.cost.prediction import Setting
 from partita.errors import InputError
-from partita.planner.by import By
+from partita.planner.basis import Basis
 from partita.specs.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ def sensitivities(
         other = None if choose is None else choose(setting)
         pairs = (pair, pair.priced_in(setting), other)
         bound = _change(name, more, objective, pairs, "bound")
-        found.append(bound if pair.by == "bound" else _change(name, more, objective, pairs, pair.by, bound))
+        found.append(
+            bound if pair.basis == "bound" else _change(name, more, objective, pairs, pair.basis, bound)
+        )
     return found
 
 
@@ -127,15 +129,15 @@ def _change(
     more: float,
     objective: Objective,
     pairs: tuple[Pair, Pair, Pair | None],
-    by: By,
+    basis: Basis,
     bound: Sensitivity | None = None,
 ) -> Sensitivity:
     """By either time: of the pair before, the same after, and what would then be chosen."""
     pair, same, other = pairs
-    before, after = (_good(replace(each, by=by), objective) for each in (pair, same))
+    before, after = (_good(replace(each, basis=basis), objective) for each in (pair, same))
     if other is None:
         return Sensitivity(what, more, objective, before, after, None, None, None, bound)
-    choice, chosen = _names(other), _good(replace(other, by=by), objective)
+    choice, chosen = _names(other), _good(replace(other, basis=basis), objective)
     return Sensitivity(what, more, objective, before, after, choice, choice != _names(pair), chosen, bound)
 
 

@@ -12,7 +12,7 @@ from partita.cli import sampling_options as s
 from partita.cli.answers import stream
 from partita.cli.output import progress_bar, show_json, show_note
 from partita.errors import InputError
-from partita.program.switches import Switches, overlap_of
+from partita.program.options import RunOptions, overlap_of
 
 if TYPE_CHECKING:
     from partita.checkpoints.protocol import Checkpoint
@@ -70,7 +70,7 @@ def load_engine(
     weights: str | None = None,
     kv: str | None = None,
     chunk: int | None = None,
-    switches: Switches | None = None,
+    run_options: RunOptions | None = None,
 ) -> Engine:
     """Places the weights on the mesh, once the request is one that the model can take.
 
@@ -94,7 +94,7 @@ def load_engine(
             kv=kv,
             chunk=run.planned.workload.chunk if chunk is None and run.planned else chunk,
             devices=devices,
-            switches=switches,
+            run_options=run_options,
             progress=lambda done, of: tell("placing weights", done, of),
         )
 
@@ -180,7 +180,7 @@ def command(
         n=n,
         seed=seed,
     )
-    switches = Switches(overlap_of(overlap))
+    run_options = RunOptions(overlap_of(overlap))
     if sampling.greedy and (given := s.drawn_only(sampling)):
         show_note(f"at temperature 0 the likeliest token is always taken: {', '.join(given)} change nothing")
     if sampling.seed is None:  # said in what is printed, so that it can be had again
@@ -204,7 +204,7 @@ def command(
         weights=weights,
         kv=kv,
         chunk=chunk,
-        switches=switches,
+        run_options=run_options,
     )
     answers, seconds = stream(engine, ids, sampling, shown, quiet=json)
     if json:

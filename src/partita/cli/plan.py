@@ -19,9 +19,9 @@ from partita.errors import InputError
 from partita.files import check_place, write_whole
 from partita.planner.ask import Ask
 from partita.planner.chips import parse_clusters
+from partita.planner.disaggregation import DisaggregatedPlan, plan_disaggregated
 from partita.planner.frontier import over_batches
 from partita.planner.plan import Plan, best_plan
-from partita.planner.pools import Pools, plan_pools
 from partita.planner.question import Question
 from partita.planner.saved import SavedPlan, load_plan
 from partita.specs.units import parse_price
@@ -111,7 +111,7 @@ def command(
     show(plan(answers, pools, other, engines=engines))
 
 
-def _as_json(answers: Advice, pools: Pools | None, other: Any) -> dict[str, Any]:
+def _as_json(answers: Advice, pools: DisaggregatedPlan | None, other: Any) -> dict[str, Any]:
     from partita.advice.compare import compare
     from partita.report.answers import answers_json
 
@@ -137,7 +137,7 @@ def _price(plan: Plan, given: float | None) -> float | None:
     return plan.decode.setting.cluster.chip.price_per_hour if given is None else given
 
 
-def _pools(ask: Ask, on: str) -> Pools:
+def _pools(ask: Ask, on: str) -> DisaggregatedPlan:
     """Units of the same family, of all sizes up to the cluster's chips."""
     family = on.partition(":")[0]
     most = ask.clusters[-1].chips
@@ -145,7 +145,7 @@ def _pools(ask: Ask, on: str) -> Pools:
         raise InputError(
             "disaggregate", on, "needs a family of the catalogue, whose smaller clusters it knows"
         )
-    return plan_pools(ask, parse_clusters(f"{family}:auto", most), most)
+    return plan_disaggregated(ask, parse_clusters(f"{family}:auto", most), most)
 
 
 @contextmanager

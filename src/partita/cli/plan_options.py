@@ -12,7 +12,7 @@ import typer
 from partita.cli import options as o
 from partita.errors import InputError
 from partita.planner.ask import Ask, formats_of
-from partita.planner.by import BYS, parse_by
+from partita.planner.basis import BASES, parse_basis
 from partita.planner.chips import parse_clusters
 from partita.planner.pair import parse_objective
 from partita.planner.regimes import REGIMES, Regime, regime
@@ -64,7 +64,7 @@ ByText = Annotated[
     Text,
     typer.Option(
         "--by",
-        metavar="|".join(BYS),
+        metavar="|".join(BASES),
         help="What is ranked and limited: the estimate where the profile compares layouts, else the bound.",
     ),
 ]
@@ -125,7 +125,7 @@ def read_ask(given: dict[str, Any]) -> tuple[Ask, Traffic | None]:
         max_tpot=None if given["max_tpot"] is None else parse_duration(given["max_tpot"], "max-tpot"),
         rate=None if given["rate"] is None else parse_rate(given["rate"], "rate"),
         memory_bytes=None if given["memory"] is None else parse_bytes(given["memory"], "memory"),
-        by=None if given["by"] is None else parse_by(given["by"]),
+        basis=None if given["by"] is None else parse_basis(given["by"]),
     )
     return ask, traffic
 

@@ -12,7 +12,7 @@ from partita.cli.clock import Clocking, clocked
 from partita.cli.generate import Devices, PlanFile, PrefillAttention, PrefillFfn, running
 from partita.cli.output import progress_console, show, show_json
 from partita.errors import InputError
-from partita.program.switches import Switches, overlap_of
+from partita.program.options import RunOptions, overlap_of
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, Roles, parse_roles
 from partita.specs.formats import Formats
@@ -83,7 +83,7 @@ def command(
         run = running(plan, mesh, None, ffn, attention, prefill_ffn, prefill_attention)
         shape, pairs = run.mesh, [(run.prefill, run.decode)]
     described = o.read_model(model)
-    formats, switches = Formats.all_in(dtype), Switches(overlap_of(overlap))
+    formats, run_options = Formats.all_in(dtype), RunOptions(overlap_of(overlap))
     from partita.engine.devices import devices_for
 
     chosen = devices_for(shape.chips, devices)
@@ -101,7 +101,7 @@ def command(
             prompt=workload.prompt,
             context=workload.context,
             devices=chosen,
-            switches=switches,
+            run_options=run_options,
         ):
             checks.append(check)
             status.update(f"{len(checks)} of {3 * len(pairs)}: {check.phase} {check.layout}")

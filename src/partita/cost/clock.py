@@ -1,6 +1,6 @@
 """From counts to seconds, in one of two ways that are never mixed: the bound, or the estimate of a profile.
 
-Knows nothing about pipelines or phases: `Work` asks a clock for the seconds of one microbatch on one stage.
+`PhaseRun` asks a clock for the seconds of one microbatch on one stage.
 """
 
 from __future__ import annotations

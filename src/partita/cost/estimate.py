@@ -28,15 +28,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.cost.bound import Peaks, bound
+from partita.cost.collective_matmul import hidden_seconds, links_used, steps
 from partita.cost.ledger import Entry, Ledger, Number
 from partita.cost.links import Links
-from partita.cost.looped import hidden_seconds, links_used, steps
 from partita.specs.formats import BYTES
 from partita.specs.profile import Profile
 
 
 @dataclass(frozen=True)
-class Estimate:
+class StepEstimate:
     """Seconds of one step, by part."""
 
     operation_seconds: Number
@@ -63,7 +63,7 @@ class Estimate:
         return self.device_seconds + self.host_seconds
 
 
-def estimate(ledger: Ledger, peaks: Peaks, profile: Profile) -> Estimate:
+def estimate(ledger: Ledger, peaks: Peaks, profile: Profile) -> StepEstimate:
     """The estimate of one step of one stage."""
     operations: Number = 0
     links: dict[str, Number] = {}
@@ -84,7 +84,7 @@ def estimate(ledger: Ledger, peaks: Peaks, profile: Profile) -> Estimate:
             operations = operations + operation_seconds(entry, peaks, profile) * entry.repeat
     hidden = profile.value("hidden_share") * plain + profile.value("looped_share") * looped
     hidden = np.minimum(hidden, operations)
-    return Estimate(
+    return StepEstimate(
         operation_seconds=operations,
         link_seconds=links,
         latency_seconds=latency,

@@ -15,16 +15,16 @@ from fractions import Fraction
 
 import numpy as np
 
-from partita.cost.held import STORED, Held
+from partita.cost.collective_matmul_ops import CollectiveMatmulCosts
 from partita.cost.layers import Layers
 from partita.cost.ledger import Entry, Ledger, Loop, Number
-from partita.cost.looped_ops import LoopedCosts
+from partita.cost.live_memory import STORED, LiveMemory
 from partita.cost.masks import kept_share
 from partita.cost.rows import Rows
 from partita.cost.sampling import Draws
 from partita.cost.sized import Sized
 from partita.program.ops import Seen
-from partita.program.switches import Switches
+from partita.program.options import RunOptions
 from partita.sharding.layout import product
 from partita.sharding.reshard import Step, reshard
 from partita.sharding.spec import Sharding, contract, parse
@@ -32,7 +32,7 @@ from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
 
-class CostOps(Held, Layers, LoopedCosts, Rows, Draws):
+class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Rows, Draws):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
     Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them, dealt
@@ -50,10 +50,10 @@ class CostOps(Held, Layers, LoopedCosts, Rows, Draws):
         window: int | None = None,
         dealt: str = "",
         free_permutes: bool = False,
-        switches: Switches | None = None,
+        run_options: RunOptions | None = None,
     ):
         self.sizes, self.formats = sizes, formats
-        self.switches = switches or Switches()
+        self.run_options = run_options or RunOptions()
         # how often the program runs a layer of each kind, and the window of that kind
         self._kinds = {"global": (layers - local_layers, None), "local": (local_layers, window)}
         self._window: int | None = None
@@ -247,7 +247,7 @@ class CostOps(Held, Layers, LoopedCosts, Rows, Draws):
         out = self.take(h, "M", 0)
         self._hold(h, out)  # what attention adds to a parallel block is as large as what waits here
         self._leave("ffn")
-        if self.switches.blocks:  # on CPUs what it was made from is not freed before the product
+        if self.run_options.blocks:  # on CPUs what it was made from is not freed before the product
             self._wait("ffn/gated", out)
         return out
 

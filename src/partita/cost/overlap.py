@@ -11,13 +11,13 @@ from partita.cost.estimate import estimate
 from partita.cost.ledger import Ledger
 from partita.cost.setting import Setting
 from partita.cost.step import price_step
-from partita.program.switches import Switches, Way, overlap_of
+from partita.program.options import RunOptions, Way, overlap_of
 from partita.sharding.layout import Layout
 
 _LOOPED: tuple[Way, ...] = ("one-way", "two-way")
 
 Price = Callable[[Mapping[str, Way]], Ledger]
-"""The ledger of a step with these operations looped (`Switches.overlap`)."""
+"""The ledger of a step with these operations looped (`RunOptions.overlap`)."""
 
 
 def choose(price: Price, seconds: Callable[[Ledger], float]) -> dict[str, Way]:
@@ -57,7 +57,7 @@ def overlap_for(
             batch=batch,
             queries=queries,
             context=context,
-            switches=Switches(overlap_of(overlap)),
+            run_options=RunOptions(overlap_of(overlap)),
         )
         return step.ledger
 

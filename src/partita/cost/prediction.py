@@ -11,19 +11,19 @@ from typing import Any
 
 from partita.cost.bound import Bound, bound
 from partita.cost.estimate import estimate
-from partita.cost.expected import Expected, expect
 from partita.cost.ledger import plain_number
 from partita.cost.limits import largest
 from partita.cost.metrics import chip_seconds_per_token, mfu
 from partita.cost.padding import padded_dims, padded_parameters
+from partita.cost.phase import PhaseRun
+from partita.cost.phase_estimate import PhaseEstimate, expect
 from partita.cost.setting import Phase, Setting
-from partita.cost.step import Step, price_switch
-from partita.cost.work import Work
+from partita.cost.step import Step, price_cache_reshard
 from partita.sharding.layout import Layout, Storage, plan_storage
 from partita.sharding.roles import Roles
 from partita.specs.profile import Profile
 
-__all__ = ["SCHEMA", "Phase", "Prediction", "Setting", "predict", "switch_seconds"]
+__all__ = ["SCHEMA", "Phase", "Prediction", "Setting", "predict", "reshard_seconds"]
 
 SCHEMA = "partita.prediction/1"
 
@@ -42,7 +42,7 @@ class Prediction:
     layout: Layout
     step: Step
     bound: Bound
-    work: Work
+    work: PhaseRun
 
     def priced_in(self, setting: Setting) -> Prediction:
         """The same layout and storage in another setting."""
@@ -75,7 +75,7 @@ class Prediction:
         return self.work.total_seconds()
 
     @cached_property
-    def estimate(self) -> Expected | None:
+    def estimate(self) -> PhaseEstimate | None:
         """What the phase is expected to take; None where the cluster has no profile."""
         return expect(self.work, self.step.ledger)
 
@@ -158,7 +158,7 @@ class Prediction:
 
     def _held(self, batch: int, tokens: int) -> bool:
         chip, work = self.setting.cluster.chip, self.work
-        held = Work(self.setting, self.phase, work.roles, work.storage, batch, tokens).held
+        held = PhaseRun(self.setting, self.phase, work.roles, work.storage, batch, tokens).held
         return bool(sum(held) + chip.runtime_bytes <= chip.hbm_bytes)
 
     @cached_property
@@ -247,19 +247,19 @@ def predict(setting: Setting, phase: Phase, roles: Roles, storage: Storage | Non
         if phase == "prefill"
         else (workload.batch, workload.context)
     )
-    work = Work(setting, phase, roles, storage, batch, tokens)
+    work = PhaseRun(setting, phase, roles, storage, batch, tokens)
     layout, step = work.layout(work.longest), work.busiest(work.longest)
     return Prediction(setting, phase, layout, step, bound(step.ledger, setting.peaks), work)
 
 
-def switch_seconds(prefill: Prediction, decode: Prediction, profile: Profile | None = None) -> float:
+def reshard_seconds(prefill: Prediction, decode: Prediction, profile: Profile | None = None) -> float:
     """Moving one prefill's keys and values to decode's sharding, once; every stage moves its own.
 
     The bound, or with a profile the estimate: its transfers and messages, none hidden.
     """
     setting, peaks = decode.setting, decode.setting.peaks
     ledgers = [
-        price_switch(
+        price_cache_reshard(
             setting.model,
             prefill.layout,
             decode.layout,

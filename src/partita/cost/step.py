@@ -14,9 +14,9 @@ from partita.cost.parts import Part, whole
 from partita.cost.sampling import price_draw
 from partita.cost.sized import Sized
 from partita.program import transformer
+from partita.program.options import RunOptions
 from partita.program.parameters import CHANNELS, parameter_shapes
 from partita.program.sampling import Kind
-from partita.program.switches import Switches
 from partita.sharding.layout import Layout, ceil_to, product, union
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
@@ -56,7 +56,7 @@ def price_step(
     sampler: Kind | None = "greedy",
     free_permutes: bool = False,
     part: Part | None = None,
-    switches: Switches | None = None,
+    run_options: RunOptions | None = None,
 ) -> Step:
     """Prices a prefill step (`context` None: `queries` tokens attend to each other) or a decode step
     (each of `queries` new tokens attends to a cache of `context` tokens, its own included).
@@ -75,7 +75,7 @@ def price_step(
         window=model.window,
         dealt=layout.storage.s_axes,
         free_permutes=free_permutes,
-        switches=switches,
+        run_options=run_options,
     )
     padded = layout.storage.padded(model, sizes) | {"M": 1}
     batch = ceil_to(batch, product(sizes, layout.batch_axes))
@@ -103,7 +103,7 @@ def price_step(
         if sampler and not all_logits:
             price_draw(ops, logits, model.vocabulary, sampler)
     # the residual (XLA's CPU backend keeps two), and tokens and positions, which every chip has whole
-    held = ops.ledger.held_bytes + (1 + ops.switches.blocks) * ops.bytes(residual) + 2 * ops.bytes(tokens)
+    held = ops.ledger.held_bytes + (1 + ops.run_options.blocks) * ops.bytes(residual) + 2 * ops.bytes(tokens)
     return Step(
         ledger=ops.ledger,
         batch=batch,
@@ -112,11 +112,11 @@ def price_step(
         weight_bytes=sum(top[name].stored_bytes for name in _ends(model, part) & top.keys())
         + part.layers * sum(w.stored_bytes for w in weights.values()),
         kv_bytes=ops.cache_bytes,
-        activation_bytes=held + held // _GAPS * ops.switches.blocks,
+        activation_bytes=held + held // _GAPS * ops.run_options.blocks,
     )
 
 
-def price_switch(
+def price_cache_reshard(
     model: Model,
     source: Layout,
     target: Layout,
@@ -144,7 +144,7 @@ def price_switch(
             held = {**padded, "B": ceil_to(batch, shards), "S": positions}
             with ops.repeated(layers):
                 for before, after in zip(_caches(model, source), _caches(model, target), strict=True):
-                    transformer.switch(ops, in_cache(parse(before), held, formats.kv), after)
+                    transformer.reshard_cache(ops, in_cache(parse(before), held, formats.kv), after)
     return ops.ledger
 
 

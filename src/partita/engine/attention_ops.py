@@ -15,11 +15,11 @@ import jax.numpy as jnp
 
 from partita.engine.int8 import quantise_rows
 from partita.engine.local import Local, Places, aligned
-from partita.engine.products import as_bits
+from partita.engine.matmul import as_bits
 from partita.program.ops import Seen
+from partita.program.options import RunOptions
 from partita.program.rotary import frequencies, magnitude
-from partita.program.switches import Switches
-from partita.sharding.deal import DEALT
+from partita.sharding.interleave import INTERLEAVED
 from partita.sharding.layout import product
 from partita.sharding.spec import Sharding
 from partita.specs.model import Model
@@ -34,7 +34,7 @@ class AttentionOps(Places):
     activations: Any
     kv: Any
     on_cpu: bool
-    switches: Switches
+    run_options: RunOptions
     waves: dict[tuple[int, bool], tuple[jax.Array, jax.Array]]
     """Of the positions of one trace, what queries and keys are turned by."""
 
@@ -100,7 +100,7 @@ class AttentionOps(Places):
         return Local(jnp.stack([largest, total], axis=-1), sharding)
 
     def _masked(self, scores: Local, seen: Seen[Local]) -> jax.Array:
-        last = math.log2(math.e) if self.switches.base2_softmax else 1.0
+        last = math.log2(math.e) if self.run_options.base2_softmax else 1.0
         if seen.softcap is None:
             value = scores.value * (seen.scale * last)
         else:
@@ -110,11 +110,11 @@ class AttentionOps(Places):
 
     def _power(self, value: jax.Array) -> jax.Array:
         """Of what `_masked` gives: e^x is 2^(x log2 e), and that factor is in the scale."""
-        return jnp.exp2(value) if self.switches.base2_softmax else jnp.exp(value)
+        return jnp.exp2(value) if self.run_options.base2_softmax else jnp.exp(value)
 
     def _visible(self, scores: Local, seen: Seen[Local]) -> jax.Array:
         """Whether a query sees a place of the cache: bool [B L S]."""
-        places, count = self.places(scores.sharding[DEALT], scores.value.shape[-1])
+        places, count = self.places(scores.sharding[INTERLEAVED], scores.value.shape[-1])
         queries = seen.positions.value[:, :, None]
         if seen.lengths is None:
             held = places[None, None]
@@ -153,8 +153,8 @@ class AttentionOps(Places):
         return Local(rows, new.sharding, scale=Local(scale, new.sharding.without("D")))
 
     def write(self, cache: Local, new: Local, positions: Local, lengths: Local) -> Local:
-        dims, split = cache.sharding.dims, self._split(cache.sharding[DEALT])
-        local = cache.value.shape[dims.index(DEALT)]
+        dims, split = cache.sharding.dims, self._split(cache.sharding[INTERLEAVED])
+        local = cache.value.shape[dims.index(INTERLEAVED)]
         written = (positions.value >= 0) & (positions.value < lengths.value[:, None])
         shards = product(self.sizes, "".join(split))
         places = positions.value % (local * shards)

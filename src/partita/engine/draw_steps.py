@@ -21,7 +21,7 @@ from partita.sharding.layout import Layout
 from partita.sharding.spec import parse
 
 if TYPE_CHECKING:
-    from partita.engine.programs import Programs
+    from partita.engine.steps import Programs
 
 
 class Draw(NamedTuple):

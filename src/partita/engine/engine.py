@@ -16,12 +16,12 @@ import numpy as np
 from partita.checkpoints.protocol import Checkpoint
 from partita.engine.generation import Completion, completions, run
 from partita.engine.parameters import place
-from partita.engine.programs import Programs
 from partita.engine.requests import check_prompts, separate, whole_ids
 from partita.engine.slots import Prompts, Slots
+from partita.engine.steps import Programs
 from partita.engine.stopping import Piece
 from partita.errors import InputError
-from partita.program.switches import Switches
+from partita.program.options import RunOptions
 from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve, union
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
@@ -71,7 +71,7 @@ class Engine:
         storage: Storage | None = None,
         devices: Sequence[Any] | None = None,
         progress: Callable[[int, int], None] | None = None,
-        switches: Switches | None = None,
+        run_options: RunOptions | None = None,
         chunk: int | None = None,
     ):
         """Places the weights once, where decode keeps them (or as `storage` says), for both phases.
@@ -86,7 +86,7 @@ class Engine:
         self.roles = {"prefill": prefill, "decode": decode}
         self.formats = formats or Formats(weights="f32", activations="f32", kv="f32")
         self.storage = storage or plan_storage(self.model, mesh, decode, prefill)
-        self.programs = Programs(self.model, mesh, self.storage, self.formats, devices, switches)
+        self.programs = Programs(self.model, mesh, self.storage, self.formats, devices, run_options)
         self.parameters = place(self.programs, checkpoint, progress)
 
     @classmethod

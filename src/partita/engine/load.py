@@ -14,7 +14,7 @@ from partita.engine.requests import check_stages
 from partita.errors import InputError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan, load_plan
-from partita.program.switches import Switches
+from partita.program.options import RunOptions
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import Roles, parse_layout
 from partita.specs.formats import Formats
@@ -31,14 +31,14 @@ def load(
     weights: str | None = None,
     kv: str | None = None,
     chunk: int | None = None,
-    switches: Switches | None = None,
+    run_options: RunOptions | None = None,
     devices: int | None = None,
 ) -> Engine:
     """An engine for MODEL: on a plan's mesh and layouts, or on `mesh` with `prefill` and `decode` layouts.
 
     A layout is FFN/ATTENTION, such as "wg-xyz/heads"; prefill's is decode's unless given. `dtype`, `weights`
-    and `kv` are as `number_formats` has them, `chunk` and `switches` as `Engine`. `devices` makes so many CPU
-    devices where there is no accelerator. Raises InputError for wrong input.
+    and `kv` are as `number_formats` has them, `chunk` and `run_options` as `Engine`. `devices` makes so many
+    CPU devices where there is no accelerator. Raises InputError for wrong input.
     """
     if plan is not None and mesh is not None:
         raise InputError("mesh", mesh, "give mesh or plan, which has a mesh of its own")
@@ -66,7 +66,7 @@ def load(
         weights=weights,
         kv=kv,
         chunk=planned.workload.chunk if chunk is None and planned else chunk,
-        switches=switches,
+        run_options=run_options,
         devices=devices,
     )
 
@@ -82,7 +82,7 @@ def placed(
     weights: str | None = None,
     kv: str | None = None,
     chunk: int | None = None,
-    switches: Switches | None = None,
+    run_options: RunOptions | None = None,
     devices: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
@@ -100,6 +100,6 @@ def placed(
         formats=number_formats(dtype, weights, kv, found[0].platform, planned),
         devices=found,
         chunk=chunk,
-        switches=switches,
+        run_options=run_options,
         progress=progress,
     )

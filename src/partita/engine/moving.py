@@ -1,7 +1,7 @@
 """Keys and values on their way from prefill to decode: into a ring of the window, to more room, into slots.
 
-On one device's arrays, inside `jax.shard_map`; what is moved between devices is the program's `switch`. Knows
-nothing about layers, layouts or requests.
+On one device's arrays, inside `jax.shard_map`; what is moved between devices is the program's `reshard_cache`.
+Knows nothing about layers, layouts or requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from partita.engine.attention_ops import positions_in
 from partita.engine.local import Local
 from partita.engine.ops import JaxOps
-from partita.sharding.deal import DEALT
+from partita.sharding.interleave import INTERLEAVED
 from partita.sharding.layout import product
 
 
@@ -25,12 +25,12 @@ def ringed(ops: JaxOps, part: Local, lengths: Local, count: int) -> Local:
     As they are where there are no more than that. Rings of a multiple of the devices that S is dealt to keep
     every position on its device.
     """
-    shards = product(ops.sizes, part.sharding[DEALT])
-    held = part.value.shape[part.sharding.dims.index(DEALT)] * shards
+    shards = product(ops.sizes, part.sharding[INTERLEAVED])
+    held = part.value.shape[part.sharding.dims.index(INTERLEAVED)] * shards
     if held <= count:
         return part
     own = ops.to(lengths, f"B_{part.sharding['B']}").value
-    places, _ = ops.places(part.sharding[DEALT], count // shards)
+    places, _ = ops.places(part.sharding[INTERLEAVED], count // shards)
     positions = positions_in(places, own, count)  # [B, places]; below zero: nothing yet
     index = jnp.maximum(positions, 0) % held // shards
     return mapped(part, lambda value, axis: _rows(value, axis, index))
@@ -66,7 +66,7 @@ def into_slots(
 def mapped(part: Local, change: Callable[[jax.Array, int], jax.Array]) -> Local:
     """A change of the values along S and, of int8, of their scales alike."""
     scale = part.scale and mapped(part.scale, change)
-    return replace(part, value=change(part.value, part.sharding.dims.index(DEALT)), scale=scale)
+    return replace(part, value=change(part.value, part.sharding.dims.index(INTERLEAVED)), scale=scale)
 
 
 def _rows(value: jax.Array, axis: int, index: jax.Array) -> jax.Array:

@@ -16,12 +16,12 @@ import jax
 import jax.numpy as jnp
 
 from partita.engine.attention_ops import AttentionOps
+from partita.engine.collective_matmul_ops import CollectiveMatmulOps, scales_result
+from partita.engine.collectives import move
 from partita.engine.local import Local, aligned
-from partita.engine.looped_ops import LoopedOps, scales_result
-from partita.engine.moves import move
 from partita.engine.sampling import Draws
 from partita.program.ops import Product
-from partita.program.switches import Switches
+from partita.program.options import RunOptions
 from partita.sharding.reshard import reshard
 from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import Formats
@@ -30,7 +30,7 @@ from partita.specs.model import Model
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "int8": jnp.int8}
 
 
-class JaxOps(LoopedOps, AttentionOps, Draws):
+class JaxOps(CollectiveMatmulOps, AttentionOps, Draws):
     """`program.ops.Ops` over `Local`, for a mesh whose axes have `sizes` devices."""
 
     def __init__(
@@ -39,10 +39,10 @@ class JaxOps(LoopedOps, AttentionOps, Draws):
         formats: Formats,
         model: Model,
         on_cpu: bool,
-        switches: Switches | None = None,
+        run_options: RunOptions | None = None,
     ):
         self.sizes, self.model, self.on_cpu = sizes, model, on_cpu
-        self.switches = switches or Switches()
+        self.run_options = run_options or RunOptions()
         self._scopes = []
         self.activations, self.kv = DTYPES[formats.activations], DTYPES[formats.kv]
         self.reduce = DTYPES[formats.reduce]
@@ -55,7 +55,9 @@ class JaxOps(LoopedOps, AttentionOps, Draws):
         scale = None if t.scale is None else self.to(t.scale, str(target.only(t.scale.sharding.dims)))
         for step in reshard(t.sharding, target):
             summed = t.sharding.partial and not step.after.partial
-            t = replace(t, value=move(t.value, step, self.sizes, self.switches.blocks), sharding=step.after)
+            t = replace(
+                t, value=move(t.value, step, self.sizes, self.run_options.blocks), sharding=step.after
+            )
             t = self._settled(t) if summed else t
         return t if scale is None else replace(t, scale=scale)
 

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from partita.engine.draw_steps import Draw
-from partita.engine.programs import Programs
 from partita.engine.settings import IDLE, Sample, arrays, biases, written
 from partita.engine.shapes import WHOLE
+from partita.engine.steps import Programs
 from partita.errors import InputError
 from partita.program.sampling import KINDS, Kind, needs
 from partita.sharding.layout import Layout
@@ -166,7 +166,7 @@ class Slots:
             self._take(place, prompts.ids[place.row])
         straight = [(place.row, place.slot) for place in places] == [(i, i) for i in range(len(prompts.ids))]
         if straight and self._cache is None and len(prompts.lengths) == self.count:
-            run = self.programs.switch(prompts.layout, self.layout, self.capacity)
+            run = self.programs.reshard_cache(prompts.layout, self.layout, self.capacity)
             self._cache = run(prompts.cache, prompts.lengths)
         else:
             if self._cache is None:

@@ -18,7 +18,7 @@ from partita.measure.calibrate import matmul
 from partita.measure.calibrate.machine import Machine, machine
 from partita.measure.steps import Steps
 from partita.measure.stopwatch import Timed, time_each
-from partita.planner.by import by_of, expected, step_seconds
+from partita.planner.basis import basis_of, expected, step_seconds
 from partita.sharding.layout import Storage
 
 _ROOM = 0.5
@@ -94,8 +94,8 @@ class PhaseClock:
     @property
     def pick(self) -> Clocked:
         """What the planner would choose of these for the phase alone: the shortest by the time it goes by."""
-        by = by_of(run.prediction.setting.cluster for run in self.runs)
-        return min(self.runs, key=lambda run: step_seconds(run.prediction, by))
+        basis = basis_of(run.prediction.setting.cluster for run in self.runs)
+        return min(self.runs, key=lambda run: step_seconds(run.prediction, basis))
 
     @property
     def fastest(self) -> Clocked:

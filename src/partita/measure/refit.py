@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from partita.cost.expected import asked_of, estimated_seconds
+from partita.cost.phase_estimate import asked_of, estimated_seconds
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.measure.fit import Point, fit
 from partita.measure.held_out import leave_out, unfitted, with_apart, with_held_out

@@ -15,8 +15,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from partita.cost.setting import Phase
-from partita.engine.programs import Programs
-from partita.program.switches import Switches
+from partita.engine.steps import Programs
+from partita.program.options import RunOptions
 from partita.sharding.layout import Storage, ceil_to, product, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
@@ -36,9 +36,9 @@ class Steps:
         storage: Storage,
         formats: Formats,
         devices=None,
-        switches: Switches | None = None,
+        run_options: RunOptions | None = None,
     ):
-        self.programs = Programs(model, mesh, storage, formats, devices, switches)
+        self.programs = Programs(model, mesh, storage, formats, devices, run_options)
         self.parameters = {name: filled(target) for name, target in self.programs.parameters().items()}
 
     def ready(self, roles: Roles, phase: Phase, batch: int, tokens: int) -> Callable[[], Any]:

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 
 from partita.cost.ledger import Ledger
-from partita.cost.step import Step, price_step, price_switch
-from partita.engine.programs import Programs
+from partita.cost.step import Step, price_cache_reshard, price_step
+from partita.engine.steps import Programs
 from partita.measure.counts import Counts, predicted
 from partita.measure.hlo import count_hlo
 from partita.measure.memory import compiled_bytes
 from partita.measure.trace import count_jaxpr
-from partita.program.switches import Switches
+from partita.program.options import RunOptions
 from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve, union
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
@@ -62,7 +62,7 @@ def verify(
     storage: Storage | None = None,
     compiled: bool = True,
     devices: Sequence[Any] | None = None,
-    switches: Switches | None = None,
+    run_options: RunOptions | None = None,
 ) -> Iterator[Check]:
     """Checks prefill, the switch of the cache, and decode of every (prefill, decode) pair of roles.
 
@@ -70,14 +70,14 @@ def verify(
     """
     for prefill_roles, decode_roles in pairs:
         stored = storage or plan_storage(model, mesh, decode_roles, prefill_roles)
-        programs = Programs(model, mesh, stored, formats, devices, switches)
+        programs = Programs(model, mesh, stored, formats, devices, run_options)
         prefill = resolve(prefill_roles, stored, mesh, batch, prompt)
         decode = resolve(decode_roles, stored, mesh, batch, 1)
         rows = ceil_to(batch, product(mesh.size, union(prefill.batch_axes, decode.batch_axes)))
         width = ceil_to(prompt, product(mesh.size, union(prefill.query_axes, stored.s_axes)))
         held, capacity = (programs.whole_turns(n) for n in (context, max(width, context)))
         yield check_prefill(programs, prefill, rows, width, compiled)
-        yield check_switch(programs, prefill, decode, rows, width, capacity, compiled)
+        yield check_cache_reshard(programs, prefill, decode, rows, width, capacity, compiled)
         yield check_decode(programs, decode, rows, held, compiled)
 
 
@@ -91,7 +91,7 @@ def check_prefill(programs: Programs, layout: Layout, batch: int, prompt: int, c
         programs.formats,
         batch=batch,
         queries=prompt,
-        switches=programs.switches,
+        run_options=programs.run_options,
     )
     return _check(programs, "prefill", str(layout.roles), programs.prefill(layout), args, step, compiled)
 
@@ -107,19 +107,19 @@ def check_decode(programs: Programs, layout: Layout, batch: int, context: int, c
         batch=batch,
         queries=1,
         context=context,
-        switches=programs.switches,
+        run_options=programs.run_options,
     )
     return _check(programs, "decode", str(layout.roles), programs.decode(layout), args, step, compiled)
 
 
-def check_switch(
+def check_cache_reshard(
     programs: Programs, source: Layout, target: Layout, batch: int, prompt: int, context: int, compiled: bool
 ) -> Check:
     """Checks the switch of the cache from prefill's layout to decode's, with room for `context` tokens."""
-    ledger = price_switch(
+    ledger = price_cache_reshard(
         programs.model, source, target, programs.mesh.size, programs.formats, batch=batch, tokens=prompt
     )
-    run = programs.switch(source, target, context)
+    run = programs.reshard_cache(source, target, context)
     name = f"{source.roles} -> {target.roles}"
     args = (programs.cache(source, batch, prompt), _ints(batch))
     return _check(programs, "switch", name, run, args, ledger, compiled)

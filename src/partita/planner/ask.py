@@ -12,7 +12,7 @@ from itertools import product as every
 from partita.cost.parts import split_layers
 from partita.cost.setting import slowest_axis, stage_of
 from partita.errors import InputError
-from partita.planner.by import By, by_of
+from partita.planner.basis import Basis, basis_of
 from partita.planner.pair import Objective, prompts_of
 from partita.planner.question import Question
 from partita.sharding.mesh import Mesh
@@ -57,7 +57,7 @@ class Ask:
     rate: float | None = None
     memory_bytes: int | None = None
     traffic: Traffic | None = None
-    by: By | None = None
+    basis: Basis | None = None
 
     def batches(self, chips: int) -> tuple[int, ...]:
         """Of decode, on so many chips. No larger batch has a lower latency or a longer context, but it may
@@ -88,7 +88,7 @@ class Ask:
         """Everything to search; raises InputError on what cannot be asked together."""
         if self.mesh is not None and len(self.clusters) > 1:
             raise InputError("mesh", self.mesh, "fits one cluster; name one with its shape")
-        by_of(self.clusters, self.by)  # refuses an estimate where there is none
+        basis_of(self.clusters, self.basis)  # refuses an estimate where there is none
         found = [
             Question(
                 self.model,
@@ -105,14 +105,14 @@ class Ask:
                 self.rate,
                 self.auto_chunk or self.workload.chunk is not None,
                 self.traffic,
-                self.by,
+                self.basis,
             )
             for cluster in map(self._limited, self.clusters)
             for stages in self._stages(cluster)
             for formats, chunk in every(self.formats, self.chunks)
         ]
         for question in found:
-            _ = question.ground  # a mesh that does not fit is refused before anything is priced
+            _ = question.topology  # a mesh that does not fit is refused before anything is priced
         return found
 
     def _stages(self, cluster: Cluster) -> Iterator[int]:

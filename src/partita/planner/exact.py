@@ -73,7 +73,7 @@ class Exact:
     ) -> tuple[Setting, Roles, Roles] | None:
         question = self.question
         shape = stage_of(question.cluster, question.stages).shape
-        joined = join(question.ground, decode, prefill, shape, question.mesh)
+        joined = join(question.topology, decode, prefill, shape, question.mesh)
         if joined is None:
             return None
         sized = question.workload.resized(**sizes)
@@ -91,4 +91,4 @@ class Exact:
     ) -> list[Piece]:
         question = self.question
         counts, (_, batch) = table.counts[row], microbatches(batch, question.stages)
-        return pieces(question.model, question.ground, table.kinds, counts, batch, queries, context, idle)
+        return pieces(question.model, question.topology, table.kinds, counts, batch, queries, context, idle)

@@ -14,7 +14,7 @@ import numpy as np
 
 from partita.cost.prediction import Phase, Prediction
 from partita.planner.ask import BATCHES
-from partita.planner.by import By, step_seconds, total_seconds
+from partita.planner.basis import Basis, step_seconds, total_seconds
 from partita.planner.exact import Exact
 from partita.planner.pair import prompts_of
 from partita.planner.phases import COARSE_CELLS, MOST_CELLS, Tables, price
@@ -29,13 +29,13 @@ class Point:
     """One layout at one batch, priced by the bound or the estimate."""
 
     prediction: Prediction
-    by: By = "bound"
+    basis: Basis = "bound"
 
     @property
     def seconds(self) -> float:
         """Latency: of a decode step, or of a whole prefill."""
         seconds = step_seconds if self.prediction.phase == "decode" else total_seconds
-        return seconds(self.prediction, self.by)
+        return seconds(self.prediction, self.basis)
 
     @property
     def chip_seconds_per_token(self) -> float:
@@ -63,7 +63,7 @@ class Point:
             "mesh": setting.mesh.size,
             "layout": str(prediction.layout.roles),
             "seconds": self.seconds,
-            "bound": {"seconds": replace(self, by="bound").seconds},
+            "bound": {"seconds": replace(self, basis="bound").seconds},
             "estimate": self._estimate(),
             "chip_seconds_per_token": self.chip_seconds_per_token,
             "mfu": self.mfu,
@@ -77,7 +77,7 @@ class Point:
             return None
         decode = self.prediction.phase == "decode"
         around = found.step_interval if decode else found.total_interval
-        return {"seconds": replace(self, by="estimate").seconds, "interval": list(around)}
+        return {"seconds": replace(self, basis="estimate").seconds, "interval": list(around)}
 
 
 def frontier(tables: Sequence[Tables], most: int = 40) -> tuple[Point, ...]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partita.planner.space import Class, Counts, Ground
+from partita.planner.space import AxisRoles, Counts, Topology
 from partita.sharding.padding import ceil_to
 from partita.specs.model import Model
 
@@ -21,21 +21,21 @@ from partita.specs.model import Model
 class Part(NamedTuple):
     """Chips of a slot in one role, `size` [rows], that split the same dim of the heads, or none ("")."""
 
-    slot: int
-    kind: Class
+    segment: int
+    kind: AxisRoles
     heads: str
     size: np.ndarray
 
 
-def cut_heads(model: Model, ground: Ground, kinds: Sequence[Class], counts: Counts) -> list[Part]:
+def cut_heads(model: Model, topology: Topology, kinds: Sequence[AxisRoles], counts: Counts) -> list[Part]:
     """The roles of all slots, those that split heads cut in K and G as `assign_heads` does."""
     played = np.any(counts > 1, axis=0)
-    roles = [(s, c) for c in range(len(kinds)) for s in range(len(ground.slots)) if played[s, c]]
+    roles = [(s, c) for c in range(len(kinds)) for s in range(len(topology.segments)) if played[s, c]]
     cut = sorted(
         (role for role in roles if kinds[role[1]].splits_heads), key=lambda r: _prefers_k(r[0], kinds[r[1]])
     )
     sizes = [counts[:, s, c].astype(int) for s, c in cut]
-    whole = any(ground.slots[s].whole for s, _ in cut)
+    whole = any(topology.segments[s].whole for s, _ in cut)
     shares = dict(zip(cut, (_whole_shares if whole else _shares)(model, sizes), strict=True))
     found = []
     for s, c in roles:
@@ -87,8 +87,8 @@ def _padded(kv: int, group: int, k: int, chips: int) -> tuple[int, int, int]:
     return over_k * ceil_to(group, chips // k), over_k // k, over_k
 
 
-def _prefers_k(slot: int, kind: Class) -> tuple:
+def _prefers_k(segment: int, kind: AxisRoles) -> tuple:
     """Sorts by who splits K first, as `plan_storage` does of a mesh that `join` made."""
     attention, weights = kind.attention, kind.weights
     wish = attention != "heads", attention == "batch", weights != "f", kind.splits_tokens
-    return *wish, slot, ("e", "f", "").index(kind.stored)
+    return *wish, segment, ("e", "f", "").index(kind.stored)

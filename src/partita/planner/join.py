@@ -13,29 +13,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partita.planner.letters import spread
-from partita.planner.space import Class, Ground
+from partita.planner.batched_layout import spread
+from partita.planner.space import AxisRoles, Topology
 from partita.sharding.mesh import AXES, Mesh
 from partita.sharding.roles import Roles, name_roles
 from partita.specs.model import Model
 
-_ANY = Class("f", "heads")
+_ANY = AxisRoles("f", "heads")
 """What an axis of one chip does: any role is none."""
 
 
 class Piece(NamedTuple):
     """Chips of one slot and the role they play in a phase."""
 
-    slot: int
-    kind: Class
+    segment: int
+    kind: AxisRoles
     part: str  # which tokens and heads it splits, where its role leaves that open
     size: int
 
 
 def pieces(
     model: Model,
-    ground: Ground,
-    kinds: Sequence[Class],
+    topology: Topology,
+    kinds: Sequence[AxisRoles],
     row: np.ndarray,
     batch: int,
     queries: int,
@@ -47,11 +47,11 @@ def pieces(
     `idle`: replicas too many for the batch are one axis and all stand idle, rather than split what they can.
     """
     found = spread(
-        model, ground, kinds, row[None], np.array([[float(batch)]]), queries, context, enough=False
+        model, topology, kinds, row[None], np.array([[float(batch)]]), queries, context, enough=False
     )
     return [
         Piece(
-            letter.slot,
+            letter.segment,
             letter.kind,
             letter.heads if idle and not letter.kind.stored else letter.part,
             int(letter.sizes.max()),
@@ -62,7 +62,7 @@ def pieces(
 
 
 def join(
-    ground: Ground,
+    topology: Topology,
     decode: Sequence[Piece],
     prefill: Sequence[Piece],
     shape: Sequence[int] = (),
@@ -73,14 +73,14 @@ def join(
     `shape`: sizes of the physical axes of a torus, which an axis is cut along where its size allows, so that
     the mesh looks like the machine. mesh: the one the slots are the axes of, where the user gave one.
     """
-    axes: list[tuple[int, Class, Class]] = []
-    for s, slot in enumerate(ground.slots):
+    axes: list[tuple[int, AxisRoles, AxisRoles]] = []
+    for s, segment in enumerate(topology.segments):
         here = []
         for stored in ("", "e", "f"):
-            mine = [[p.kind, p.part, p.size] for p in decode if p.slot == s and p.kind.stored == stored]
-            theirs = [[p.kind, p.part, p.size] for p in prefill if p.slot == s and p.kind.stored == stored]
-            here += _common(mine, theirs, slot.whole)
-        if slot.whole and not here:
+            mine = [[p.kind, p.part, p.size] for p in decode if p.segment == s and p.kind.stored == stored]
+            theirs = [[p.kind, p.part, p.size] for p in prefill if p.segment == s and p.kind.stored == stored]
+            here += _common(mine, theirs, segment.whole)
+        if segment.whole and not here:
             here = [(1, _ANY, _ANY)]
         axes += sorted(here, key=lambda axis: (axis[1].stored != "e", axis[1].stored == ""))
     if mesh is None:
@@ -98,14 +98,14 @@ def join(
     return mesh, roles[0], roles[1]
 
 
-def _common(decode: list, prefill: list, whole: bool) -> list[tuple[int, Class, Class]]:
+def _common(decode: list, prefill: list, whole: bool) -> list[tuple[int, AxisRoles, AxisRoles]]:
     """The coarsest axes that both phases are made of, pieces [kind, part, chips].
 
     Like meets like first: one part of one role of attention, then one role, then what is left.
     """
     if whole:
         return [(decode[0][2], decode[0][0], prefill[0][0])] if decode else []
-    found: dict[tuple[Class, str, Class, str], int] = {}
+    found: dict[tuple[AxisRoles, str, AxisRoles, str], int] = {}
     for likeness in (2, 1, 0):
         for mine, theirs in itertools.product(decode, prefill):
             if _likeness(mine, theirs) < likeness:
@@ -122,7 +122,9 @@ def _likeness(mine: list, theirs: list) -> int:
     return 0 if mine[0].attention != theirs[0].attention else 1 + (mine[1] == theirs[1])
 
 
-def _along(axes: list[tuple[int, Class, Class]], shape: Sequence[int]) -> list[tuple[int, Class, Class]]:
+def _along(
+    axes: list[tuple[int, AxisRoles, AxisRoles]], shape: Sequence[int]
+) -> list[tuple[int, AxisRoles, AxisRoles]]:
     """Cuts every axis into whole physical axes, if that can be done for all of them."""
     left = [size for size in shape if size > 1]
     found = []

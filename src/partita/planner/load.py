@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from partita.planner.by import step_seconds
+from partita.planner.basis import step_seconds
 from partita.planner.pair import Pair
 from partita.planner.traffic import Server, serve, server_of
 from partita.specs.requests import Traffic
@@ -23,14 +23,14 @@ def server(pair: Pair, traffic: Traffic | None) -> Server:
         context = max(setting.workload.context, prompt + 1)
         sizes = {"prompt": prompt, "prefix": prefix, "context": context}
         changed = pair.priced_in(replace(setting, workload=setting.workload.resized(**sizes)))
-        return (changed.ttft_seconds + changed.switch_seconds) / batch
+        return (changed.ttft_seconds + changed.reshard_seconds) / batch
 
     def prefill(prompt: np.ndarray, prefix: np.ndarray) -> np.ndarray:
         return np.array([seconds(int(p), int(x)) for p, x in zip(prompt, prefix, strict=True)])
 
     def step(context: float) -> float:
         workload = setting.workload.resized(context=max(1, round(context)))
-        return step_seconds(pair.decode.priced_in(replace(setting, workload=workload)), pair.by)
+        return step_seconds(pair.decode.priced_in(replace(setting, workload=workload)), pair.basis)
 
     return serve(
         traffic,

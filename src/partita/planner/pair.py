@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from partita.cost.prediction import Prediction, switch_seconds
+from partita.cost.prediction import Prediction, reshard_seconds
 from partita.cost.setting import Setting
 from partita.errors import InputError
-from partita.planner.by import By, expected, step_seconds, total_seconds
+from partita.planner.basis import Basis, expected, step_seconds, total_seconds
 from partita.specs.workload import Workload
 
 Objective = Literal["latency", "cost", "throughput", "context"]
@@ -34,48 +34,48 @@ class Pair:
 
     prefill: Prediction
     decode: Prediction
-    by: By = "bound"
+    basis: Basis = "bound"
 
     def priced_in(self, setting: Setting) -> Pair:
         """The same layouts and storage in another setting."""
-        return Pair(self.prefill.priced_in(setting), self.decode.priced_in(setting), self.by)
+        return Pair(self.prefill.priced_in(setting), self.decode.priced_in(setting), self.basis)
 
     @property
-    def switch_seconds(self) -> float:
+    def reshard_seconds(self) -> float:
         """Moving the prompts' keys and values between the layouts, once per prefill."""
-        profile = None if self.by == "bound" else expected(self.decode).profile
-        return switch_seconds(self.prefill, self.decode, profile)
+        profile = None if self.basis == "bound" else expected(self.decode).profile
+        return reshard_seconds(self.prefill, self.decode, profile)
 
     @property
     def ttft_seconds(self) -> float:
         """Time to the first token: one prefill."""
-        return total_seconds(self.prefill, self.by)
+        return total_seconds(self.prefill, self.basis)
 
     @property
     def tpot_seconds(self) -> float:
         """Time of an output token: the longest decode step, that on the whole cache."""
-        return step_seconds(self.decode, self.by)
+        return step_seconds(self.decode, self.basis)
 
     @property
     def chunk_seconds(self) -> float:
         """Of one prefill step."""
-        return step_seconds(self.prefill, self.by)
+        return step_seconds(self.prefill, self.basis)
 
     @property
     def decode_seconds(self) -> float:
         """Of all decode steps."""
-        return total_seconds(self.decode, self.by)
+        return total_seconds(self.decode, self.basis)
 
     @property
     def prefill_seconds(self) -> float:
         """Until the whole decode batch has its prompts read: as many prefills as that takes."""
         rounds = -(-prompts_of(self.decode.setting.workload, self.decode.batch) // self.prefill.batch)
-        return rounds * (self.ttft_seconds + self.switch_seconds)
+        return rounds * (self.ttft_seconds + self.reshard_seconds)
 
     @property
     def latency_seconds(self) -> float:
         """Of one request: its prefill, then all decode steps."""
-        return self.ttft_seconds + self.switch_seconds + self.decode_seconds
+        return self.ttft_seconds + self.reshard_seconds + self.decode_seconds
 
     @property
     def chip_seconds_per_output_token(self) -> float:

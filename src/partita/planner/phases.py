@@ -12,7 +12,7 @@ from partita.cost.parts import Part, split_layers, whole
 from partita.cost.pipeline import divided_microbatches, microbatches
 from partita.cost.setting import Phase
 from partita.planner.question import Question
-from partita.planner.space import Ground, classes, count_rows, rows
+from partita.planner.space import Topology, axis_roles, count_rows, rows
 from partita.planner.table import Table, price_table
 from partita.specs.formats import BYTES
 from partita.specs.profile import Profile
@@ -71,13 +71,13 @@ class Tables:
 
 def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
     """Prices every layout of both phases alone, `most_cells` of each at most."""
-    workload, ground, profile = question.workload, question.ground, question.profile
+    workload, topology, profile = question.workload, question.topology, question.profile
 
     def table(phase: Phase, gathered: bool) -> Table:
-        kinds = classes(question.model, ground, phase, gathered=gathered)
+        kinds = axis_roles(question.model, topology, phase, gathered=gathered)
         decode = phase == "decode"
         batches = question.batches if decode else question.prefill_batches
-        counts = rows(ground, len(kinds), most_axes(ground, len(kinds), len(batches), most_cells))
+        counts = rows(topology, len(kinds), most_axes(topology, len(kinds), len(batches), most_cells))
         chunked = workload.prefix or question.tokens_a_chunk < workload.new_tokens
         seen = (workload.prefix + (workload.new_tokens + question.tokens_a_chunk) / 2, workload.prompt)
 
@@ -85,7 +85,7 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
             found = price_table(
                 question.model,
                 question.cluster.chip,
-                ground,
+                topology,
                 question.formats,
                 phase,
                 kinds,
@@ -157,7 +157,7 @@ def _contexts(question: Question) -> tuple[float, float]:
     padded to a multiple of the chips it is split over, and a window makes it concave: then the first step
     counts.
     """
-    workload, chips = question.workload, question.ground.chips
+    workload, chips = question.workload, question.topology.chips
     first, mean = workload.prompt + 1, workload.prompt + (workload.output + 1) / 2
     low = first if question.model.window is not None else max(first, mean // chips * chips)
     return low, workload.context
@@ -171,18 +171,21 @@ def _part(question: Question, chunked: bool) -> Part | None:
     return replace(whole(question.model), unembeds=False) if chunked else None
 
 
-def most_axes(ground: Ground, kinds: int, batches: int, most_cells: int) -> int:
+def most_axes(topology: Topology, kinds: int, batches: int, most_cells: int) -> int:
     """How many mesh axes of more than one chip a phase may use: all there can be, while rows stay few."""
-    most, joined = all_axes(ground), sum(slot.size > 1 for slot in ground.slots)  # each has an axis at least
-    while most > max(2, joined) and count_rows(ground, kinds, most) > min(MOST_ROWS, most_cells // batches):
+    most, joined = (
+        all_axes(topology),
+        sum(segment.size > 1 for segment in topology.segments),
+    )  # each has an axis at least
+    while most > max(2, joined) and count_rows(topology, kinds, most) > min(MOST_ROWS, most_cells // batches):
         most -= 1
     return max(most, 1)
 
 
-def all_axes(ground: Ground) -> int:
+def all_axes(topology: Topology) -> int:
     """Mesh axes of more than one chip that there can be."""
-    joined = [slot for slot in ground.slots if slot.size > 1]
-    return sum(1 if slot.whole else len(prime_factors(slot.size)) for slot in joined)
+    joined = [segment for segment in topology.segments if segment.size > 1]
+    return sum(1 if segment.whole else len(prime_factors(segment.size)) for segment in joined)
 
 
 def _gathering_may_pay(tables: Tables) -> bool:
@@ -192,8 +195,8 @@ def _gathering_may_pay(tables: Tables) -> bool:
     takes longer than the best step without, at every batch, no such layout is worth pricing.
     """
     question, profile = tables.question, tables.question.profile
-    model, levels = question.model, question.ground.levels
-    shard = model.layers * model.layer_parameters * BYTES[question.formats.weights] / question.ground.chips
+    model, levels = question.model, question.topology.levels
+    shard = model.layers * model.layer_parameters * BYTES[question.formats.weights] / question.topology.chips
     if profile is None:
         least = shard / max(level.bandwidth for level in levels)
     else:  # transfers can be hidden, but not behind one another

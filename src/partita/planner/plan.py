@@ -15,7 +15,7 @@ from typing import Any
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
-from partita.planner.by import By, by_of
+from partita.planner.basis import Basis, basis_of
 from partita.planner.frontier import Point, frontier
 from partita.planner.pair import Objective, Pair
 from partita.planner.phases import COARSE_CELLS, MOST_CELLS, NEAR, Tables, all_axes, price
@@ -45,9 +45,9 @@ class Plan:
     """The paper's layouts on the same chips, the same in both phases: what the reasons compare with."""
 
     @property
-    def ranked_by(self) -> By:
+    def ranked_by(self) -> Basis:
         """What times and costs of the plan are: bounds or estimates."""
-        return self.chosen.by
+        return self.chosen.basis
 
     @property
     def prefill(self) -> Prediction:
@@ -80,7 +80,7 @@ class Plan:
             question = each.question
             if (question.cluster, question.formats, question.stages) == asked:
                 axes = {phase: getattr(each, phase).axes for phase in ("prefill", "decode")}
-                every = all_axes(question.ground)
+                every = all_axes(question.topology)
                 return {"complete": min(axes.values()) >= every, "all_axes": every, "axes": axes}
         return {}
 
@@ -114,9 +114,12 @@ class Plan:
 
 
 def _switch(pair: Pair) -> dict[str, Any]:
-    found: dict[str, Any] = {"bound": {"seconds": replace(pair, by="bound").switch_seconds}, "estimate": None}
+    found: dict[str, Any] = {
+        "bound": {"seconds": replace(pair, basis="bound").reshard_seconds},
+        "estimate": None,
+    }
     if pair.decode.setting.cluster.profile is not None:
-        found["estimate"] = {"seconds": replace(pair, by="estimate").switch_seconds}
+        found["estimate"] = {"seconds": replace(pair, basis="estimate").reshard_seconds}
     return found
 
 
@@ -147,12 +150,12 @@ def make_plan(
     *,
     max_ttft: float | None = None,
     max_tpot: float | None = None,
-    by: By | None = None,
+    basis: Basis | None = None,
     top: int = 5,
 ) -> Plan:
     """The best pair of layouts on the setting's mesh, at its batch; limits and errors as in `best_plan`.
 
-    by: what is minimised and limited, as in `by_of`.
+    by: what is minimised and limited, as in `basis_of`.
     """
     workload = setting.workload
     asked = Question(
@@ -166,7 +169,7 @@ def make_plan(
         max_ttft,
         max_tpot,
         setting.mesh,
-        by=by,
+        basis=basis,
     )
     return best_plan([asked], top=top)
 
@@ -182,15 +185,15 @@ def best_plan(
     `top` pairs are listed, the chosen one among them; `progress` is called before each question.
 
     Raises InputError where nothing fits (with the smallest change that would), where nothing keeps the
-    limits, for a `top` below 1, and on `by` as `by_of` does: all questions go by one time.
+    limits, for a `top` below 1, and on `basis` as `basis_of` does: all questions go by one time.
     """
     if top < 1:
         raise InputError("top", top, "1 or more are accepted")
     for question in questions:
         _check(question)
     asked = questions
-    by = by_of((question.cluster for question in questions), questions[0].by)
-    questions = [q if q.by == by else replace(q, by=by) for q in questions]
+    basis = basis_of((question.cluster for question in questions), questions[0].basis)
+    questions = [q if q.basis == basis else replace(q, basis=basis) for q in questions]
     many = len(questions) > _MANY
     objective = questions[0].objective
     tables, best = [], []
@@ -214,7 +217,7 @@ def best_plan(
     found.sort(key=lambda entry: entry[0])  # of equals, chips and stages asked for first
     chosen = simplest(found)
     ranked = [chosen, *(pair for _, pair in found if pair is not chosen)]
-    named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, questions)), by)
+    named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, questions)), basis)
     why = (*reasons(objective, chosen, named), *unranked(chosen, asked))
     return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
 
@@ -259,8 +262,8 @@ def _plain_mesh(chosen: Pair, questions: Sequence[Question]) -> Mesh:
     return asked.mesh or Mesh.of(setting.stage_cluster.shape)
 
 
-def named_pairs(setting: Setting, by: By) -> list[Pair]:
+def named_pairs(setting: Setting, basis: Basis) -> list[Pair]:
     """The named layouts on the setting's mesh, both phases in the same one."""
     axes = setting.mesh.axes
     named = [parse_roles(ffn, attention, axes) for ffn, attention in every(FFN_NAMES, ATTENTION_NAMES)]
-    return [Pair(predict(setting, "prefill", r), predict(setting, "decode", r), by) for r in named]
+    return [Pair(predict(setting, "prefill", r), predict(setting, "decode", r), basis) for r in named]

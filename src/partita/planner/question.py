@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from partita.cost.setting import stage_of
-from partita.planner.by import By, by_of
+from partita.planner.basis import Basis, basis_of
 from partita.planner.pair import Objective
-from partita.planner.space import Ground, cluster_ground, mesh_ground
+from partita.planner.space import Topology, cluster_topology, mesh_topology
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
@@ -43,12 +43,12 @@ class Question:
     rate: float | None = None
     interleaved: bool = False
     traffic: Traffic | None = None
-    by: By | None = None
+    basis: Basis | None = None
 
     @cached_property
-    def ranked_by(self) -> By:
+    def ranked_by(self) -> Basis:
         """Raises InputError (field "by") for an estimate on a cluster without a profile."""
-        return by_of((self.cluster,), self.by)
+        return basis_of((self.cluster,), self.basis)
 
     @property
     def profile(self) -> Profile | None:
@@ -56,10 +56,10 @@ class Question:
         return self.cluster.profile if self.ranked_by == "estimate" else None
 
     @cached_property
-    def ground(self) -> Ground:
+    def topology(self) -> Topology:
         """The chips of one pipeline stage."""
         chips = stage_of(self.cluster, self.stages)
-        return cluster_ground(chips) if self.mesh is None else mesh_ground(self.mesh, chips)
+        return cluster_topology(chips) if self.mesh is None else mesh_topology(self.mesh, chips)
 
     @property
     def tokens_a_chunk(self) -> int:

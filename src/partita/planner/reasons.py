@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from partita.cost.prediction import Prediction
-from partita.planner.by import By, expected, step_seconds
+from partita.planner.basis import Basis, expected, step_seconds
 from partita.specs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str
 
     By the bound or the estimate as `chosen` is.
     """
-    by = chosen.by
+    basis = chosen.basis
     for phase in ("prefill", "decode"):
         mine: Prediction = getattr(chosen, phase)
-        yield f"{phase}: {mine.layout.roles}; {_parts(mine, by)}"
+        yield f"{phase}: {mine.layout.roles}; {_parts(mine, basis)}"
         rivals = {}
         for pair in pairs:
             rival: Prediction = getattr(pair, phase)
@@ -35,7 +35,7 @@ def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str
             if ffn == mine.layout.roles.ffn:
                 continue
             best = rivals.get(ffn)
-            if best is None or _rank(rival, by) < _rank(best, by):
+            if best is None or _rank(rival, basis) < _rank(best, basis):
                 rivals[ffn] = rival
         for ffn, rival in rivals.items():
             if not rival.fits:
@@ -45,8 +45,8 @@ def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str
                     f"of {format_bytes(memory['capacity'])} per chip"
                 )
             else:
-                seconds = step_seconds(rival, by)
-                loses = slower(seconds / step_seconds(mine, by))
+                seconds = step_seconds(rival, basis)
+                loses = slower(seconds / step_seconds(mine, basis))
                 yield f"{phase}: {rival.layout.roles} {loses} ({_ms(seconds)})"
     if chosen.prefill.padding:
         padded = ", ".join(f"{k} {v['from']} -> {v['to']}" for k, v in chosen.prefill.padding.items())
@@ -54,27 +54,27 @@ def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str
         yield f"padding: {padded}; {share:.1%} more parameters"
 
 
-def _parts(prediction: Prediction, by: By) -> str:
+def _parts(prediction: Prediction, basis: Basis) -> str:
     """What a step is made of, at peak and as estimated."""
     bound = prediction.bound
     at_peak = (
         f"{binding(prediction)}: compute {_ms(bound.compute_seconds)}, memory {_ms(bound.memory_seconds)}, "
         f"communication {_ms(bound.communication_seconds)}"
     )
-    if by == "bound":
+    if basis == "bound":
         return at_peak
     parts = expected(prediction).step_parts
     besides, idle = parts["layer_seconds"] + parts["host_seconds"], parts["idle_seconds"]
     return (
-        f"estimated {_ms(step_seconds(prediction, by))}: operations "
+        f"estimated {_ms(step_seconds(prediction, basis))}: operations "
         f"{_ms(parts['operation_seconds'])}, communication {_ms(parts['communication_seconds'])}"
         f"{f', layers and host {_ms(besides)}' if besides else ''}"
         f"{f', waiting for other stages {_ms(idle)}' if idle else ''}; at peak {at_peak}"
     )
 
 
-def _rank(prediction: Prediction, by: By) -> tuple[bool, float]:
-    return not prediction.fits, step_seconds(prediction, by)
+def _rank(prediction: Prediction, basis: Basis) -> tuple[bool, float]:
+    return not prediction.fits, step_seconds(prediction, basis)
 
 
 def slower(ratio: float) -> str:

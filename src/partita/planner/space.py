@@ -26,7 +26,7 @@ Counts = np.ndarray
 """Whole numbers as float64 [rows, slots, classes]."""
 
 
-class Class(NamedTuple):
+class AxisRoles(NamedTuple):
     """The role a mesh axis plays in one phase."""
 
     weights: WeightRole
@@ -49,7 +49,7 @@ class Class(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Slot:
+class Segment:
     """Chips that roles are given to: a level of the fabric, or one axis of a mesh that the user named.
 
     parts: chips on every level of the fabric. whole: one role takes all of it, or its factors are shared out.
@@ -70,34 +70,36 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Ground:
+class Topology:
     """What roles are laid out on: the slots, slowest first, and the links of the levels."""
 
-    slots: tuple[Slot, ...]
+    segments: tuple[Segment, ...]
     levels: tuple[Level, ...]
 
     @property
     def chips(self) -> int:
-        return math.prod(slot.size for slot in self.slots)
+        return math.prod(segment.size for segment in self.segments)
 
 
-def cluster_ground(cluster: Cluster) -> Ground:
+def cluster_topology(cluster: Cluster) -> Topology:
     """Every level of a cluster is a slot: all factorisations of its chips into axes."""
     levels = cluster_levels(cluster)
-    slots = tuple(
-        Slot(tuple(size if i == j else 1 for j in range(len(levels))), whole=False)
+    segments = tuple(
+        Segment(tuple(size if i == j else 1 for j in range(len(levels))), whole=False)
         for i, (_, size) in enumerate(levels)
     )
-    return Ground(slots, tuple(level for level, _ in levels))
+    return Topology(segments, tuple(level for level, _ in levels))
 
 
-def mesh_ground(mesh: Mesh, cluster: Cluster) -> Ground:
+def mesh_topology(mesh: Mesh, cluster: Cluster) -> Topology:
     """Every axis of a given mesh is a slot. Raises InputError where the mesh does not fit the cluster."""
     links = mesh_links(mesh, cluster)
-    return Ground(tuple(Slot(tuple(links.parts[a]), whole=True) for a in mesh.axes), links.levels)
+    return Topology(tuple(Segment(tuple(links.parts[a]), whole=True) for a in mesh.axes), links.levels)
 
 
-def classes(model: Model, ground: Ground, phase: Phase, *, gathered: bool = True) -> tuple[Class, ...]:
+def axis_roles(
+    model: Model, topology: Topology, phase: Phase, *, gathered: bool = True
+) -> tuple[AxisRoles, ...]:
     """The roles an axis can play in a phase.
 
     Attention that splits nothing over an axis is offered only where heads do not divide: elsewhere splitting
@@ -107,14 +109,14 @@ def classes(model: Model, ground: Ground, phase: Phase, *, gathered: bool = True
     if gathered:
         weights.extend(("e-gathered", "f-gathered"))
     attention: list[AttentionRole] = ["heads", "batch", "context"]
-    if any(model.heads % slot.size for slot in ground.slots):
+    if any(model.heads % segment.size for segment in topology.segments):
         attention.append("none")
-    return tuple(Class(w, a) for w in weights for a in attention)
+    return tuple(AxisRoles(w, a) for w in weights for a in attention)
 
 
-def rows(ground: Ground, kinds: int, most_axes: int) -> Counts:
+def rows(topology: Topology, kinds: int, most_axes: int) -> Counts:
     """Every way to give the chips of each slot to at most `most_axes` of `kinds` roles in all."""
-    by_slot = [_shares(slot, kinds, most_axes) for slot in ground.slots]
+    by_slot = [_shares(segment, kinds, most_axes) for segment in topology.segments]
     found = by_slot[0][:, None, :]
     for more in by_slot[1:]:
         used = (found > 1).sum(axis=(1, 2))[:, None] + (more > 1).sum(axis=1)[None, :]
@@ -123,12 +125,12 @@ def rows(ground: Ground, kinds: int, most_axes: int) -> Counts:
     return found
 
 
-def count_rows(ground: Ground, kinds: int, most_axes: int) -> int:
+def count_rows(topology: Topology, kinds: int, most_axes: int) -> int:
     """How many rows `rows` makes."""
     ways = [1]  # by the number of axes used
-    for slot in ground.slots:
+    for segment in topology.segments:
         per = [
-            math.comb(kinds, used) * len(_factorisations(slot, used)) if used else int(slot.size == 1)
+            math.comb(kinds, used) * len(_factorisations(segment, used)) if used else int(segment.size == 1)
             for used in range(min(kinds, most_axes) + 1)
         ]
         ways = [
@@ -138,13 +140,13 @@ def count_rows(ground: Ground, kinds: int, most_axes: int) -> int:
     return sum(ways)
 
 
-def _shares(slot: Slot, kinds: int, most: int) -> np.ndarray:
+def _shares(segment: Segment, kinds: int, most: int) -> np.ndarray:
     """[rows, kinds]: the factorisations of a slot, its factors given to different roles."""
-    if slot.size == 1:
+    if segment.size == 1:
         return np.ones((1, kinds))
     found = []
     for used in range(1, min(kinds, most) + 1):
-        factors = np.array(_factorisations(slot, used), dtype=float).reshape(-1, used)
+        factors = np.array(_factorisations(segment, used), dtype=float).reshape(-1, used)
         chosen = np.array(list(itertools.combinations(range(kinds), used))).reshape(-1, used)
         block = np.ones((len(chosen), len(factors), kinds))
         row = np.arange(len(chosen))[:, None, None]
@@ -153,11 +155,11 @@ def _shares(slot: Slot, kinds: int, most: int) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _factorisations(slot: Slot, parts: int) -> list[tuple[int, ...]]:
+def _factorisations(segment: Segment, parts: int) -> list[tuple[int, ...]]:
     """Ordered factorisations of a slot's chips into `parts` factors above 1."""
-    if slot.whole:
-        return [(slot.size,)] if parts == 1 and slot.size > 1 else []
-    return _ordered(slot.size, parts)
+    if segment.whole:
+        return [(segment.size,)] if parts == 1 and segment.size > 1 else []
+    return _ordered(segment.size, parts)
 
 
 def _ordered(n: int, parts: int) -> list[tuple[int, ...]]:

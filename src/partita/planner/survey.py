@@ -13,7 +13,7 @@ import numpy as np
 
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase, Setting
-from partita.planner.by import By, by_of, step_seconds
+from partita.planner.basis import Basis, basis_of, step_seconds
 from partita.planner.exact import Exact
 from partita.planner.phases import NEAR, price, prime_factors
 from partita.planner.question import Question
@@ -26,19 +26,19 @@ _APART = 1.01
 """Times as long as the next better that a layout takes at least."""
 
 
-def survey(setting: Setting, phase: Phase, count: int, by: By | None = None) -> tuple[Prediction, ...]:
+def survey(setting: Setting, phase: Phase, count: int, basis: Basis | None = None) -> tuple[Prediction, ...]:
     """At most `count` layouts of a phase on the setting's mesh, each in its own storage, best first.
 
     The first is the best there is, to a thousandth, and with it a quarter of the others comes from directly
     behind it; then, again and again, the farthest from those so far by the logarithm of its time, none beyond
-    `_WORST` times the best. Times are by `by`, as `by_of` has it. Left out are layouts that do not fit, and
+    `_WORST` times the best. Times are by `basis`, as `basis_of` has it. Left out are layouts that do not fit and
     those that the planner does not price because they cannot be the best; where none fits, there are none.
     """
-    by = by_of((setting.cluster,), by)
-    ranked = _ranked(setting, phase, by)
+    basis = basis_of((setting.cluster,), basis)
+    ranked = _ranked(setting, phase, basis)
     if not ranked:
         return ()
-    times = np.log([step_seconds(each, by) for each in ranked])
+    times = np.log([step_seconds(each, basis) for each in ranked])
     times = times[times <= times[0] + math.log(_WORST)]
     chosen = list(range(min(1 + count // 4, count, len(times))))
     while len(chosen) < min(count, len(times)):
@@ -46,7 +46,7 @@ def survey(setting: Setting, phase: Phase, count: int, by: By | None = None) -> 
     return tuple(ranked[i] for i in sorted(chosen))
 
 
-def _ranked(setting: Setting, phase: Phase, by: By) -> list[Prediction]:
+def _ranked(setting: Setting, phase: Phase, basis: Basis) -> list[Prediction]:
     """The best layout, and others up to `_WORST`: of those whose times in the tables are within `_APART`, one
     each; ascending, and as far apart when priced as they run."""
     workload = setting.workload
@@ -59,7 +59,7 @@ def _ranked(setting: Setting, phase: Phase, by: By) -> list[Prediction]:
         (workload.prefill_batch,),
         "latency",
         mesh=setting.mesh,
-        by=by,
+        basis=basis,
     )
     tables = price(question)
     table, fits = (
@@ -80,10 +80,10 @@ def _ranked(setting: Setting, phase: Phase, by: By) -> list[Prediction]:
         if prediction is not None and prediction.fits:
             seen.add(about)
             found.append(prediction)
-            best = min(best, step_seconds(prediction, by))
+            best = min(best, step_seconds(prediction, basis))
     apart: list[Prediction] = []
-    for each in sorted(found, key=lambda each: step_seconds(each, by)):
-        if not apart or step_seconds(each, by) > _APART * step_seconds(apart[-1], by):
+    for each in sorted(found, key=lambda each: step_seconds(each, basis)):
+        if not apart or step_seconds(each, basis) > _APART * step_seconds(apart[-1], basis):
             apart.append(each)
     return apart
 

@@ -19,8 +19,8 @@ from partita.cost.ledger import Number
 from partita.cost.parts import Part
 from partita.cost.prediction import Phase
 from partita.cost.step import Step, price_step
-from partita.planner.letters import layout, links, spread
-from partita.planner.space import Class, Counts, Ground
+from partita.planner.batched_layout import layout, links, spread
+from partita.planner.space import AxisRoles, Counts, Topology
 from partita.specs.chip import Chip
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -34,9 +34,9 @@ _CELLS = 24_000
 class Table:
     """Seconds of one step and bytes of one chip, [rows, batches]; `inf` seconds where a row is no layout."""
 
-    ground: Ground
+    topology: Topology
     phase: Phase
-    kinds: tuple[Class, ...]
+    kinds: tuple[AxisRoles, ...]
     counts: Counts
     batches: tuple[int, ...]
     seconds: np.ndarray
@@ -68,10 +68,10 @@ class Table:
 def price_table(
     model: Model,
     chip: Chip,
-    ground: Ground,
+    topology: Topology,
     formats: Formats,
     phase: Phase,
-    kinds: Sequence[Class],
+    kinds: Sequence[AxisRoles],
     counts: Counts,
     batches: Sequence[int],
     *,
@@ -89,7 +89,7 @@ def price_table(
     """
     shape = (len(counts), len(batches))
     seconds, last, held, kv = np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
-    space = (model, chip, ground, formats, phase, kinds, counts, batches)
+    space = (model, chip, topology, formats, phase, kinds, counts, batches)
     context = None if contexts is None else np.array(contexts, dtype=float)
     for each in passes(*space, queries=queries, context=context, part=part, profile=profile):
 
@@ -100,7 +100,7 @@ def price_table(
         last[each.cells] = np.where(each.legal, of(each.seconds, 1), np.inf)
         held[each.cells], kv[each.cells] = of(each.step.memory_bytes, 1), of(each.step.kv_bytes, 1)
     held += chip.runtime_bytes
-    return Table(ground, phase, tuple(kinds), counts, tuple(batches), seconds, last, held, kv)
+    return Table(topology, phase, tuple(kinds), counts, tuple(batches), seconds, last, held, kv)
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,10 @@ class Pass:
 def passes(
     model: Model,
     chip: Chip,
-    ground: Ground,
+    topology: Topology,
     formats: Formats,
     phase: Phase,
-    kinds: Sequence[Class],
+    kinds: Sequence[AxisRoles],
     counts: Counts,
     batches: Sequence[int],
     *,
@@ -151,8 +151,8 @@ def passes(
     )
     for rows, columns, enough in blocks:
         batch = np.array(batches, dtype=float)[columns]
-        found = spread(model, ground, kinds, counts[rows[:, 0]], batch, queries, seen, enough=enough)
-        sizes, joined = found.sizes(), links(ground, found)
+        found = spread(model, topology, kinds, counts[rows[:, 0]], batch, queries, seen, enough=enough)
+        sizes, joined = found.sizes(), links(topology, found)
         if many is not None:
             sizes = {name: size[:, :, None] for name, size in sizes.items()}
             parts = {name: tuple(map(_deeper, spans)) for name, spans in joined.parts.items()}
@@ -177,7 +177,7 @@ def passes(
 
 
 def _alike(
-    model: Model, phase: Phase, kinds: Sequence[Class], counts: Counts, queries: int
+    model: Model, phase: Phase, kinds: Sequence[AxisRoles], counts: Counts, queries: int
 ) -> list[np.ndarray]:
     """Rows by whether attention is computed alike: latent attention has a way of its own for a single query,
     though not where a prompt of one token is padded so that several chips split it.

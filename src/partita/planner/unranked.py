@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from partita.cost.expected import Expected
+from partita.cost.phase_estimate import PhaseEstimate
 from partita.planner.load import server
 from partita.planner.pair import Pair
 from partita.planner.question import Question
@@ -20,16 +20,16 @@ _INSTEAD = "--by estimate plans for what is estimated"
 def unranked(chosen: Pair, asked: Sequence[Question]) -> Iterator[str]:
     """Sentences about a pair chosen by the bound; none where it was chosen by the estimate.
 
-    asked: as the user did, each with the same limits and the same `by`.
+    asked: as the user did, each with the same limits and the same `basis`.
     """
-    if chosen.by != "bound":
+    if chosen.basis != "bound":
         return
     question = asked[0]
-    if question.by is None and question.objective != "context":
+    if question.basis is None and question.objective != "context":
         yield from _why(asked)
     prefill, decode = chosen.prefill.estimate, chosen.decode.estimate
     if prefill is not None and decode is not None:
-        yield from _broken(replace(chosen, by="estimate"), prefill, decode, question)
+        yield from _broken(replace(chosen, basis="estimate"), prefill, decode, question)
 
 
 def _why(asked: Sequence[Question]) -> Iterator[str]:
@@ -43,7 +43,7 @@ def _why(asked: Sequence[Question]) -> Iterator[str]:
         )
 
 
-def _broken(pair: Pair, prefill: Expected, decode: Expected, question: Question) -> Iterator[str]:
+def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, question: Question) -> Iterator[str]:
     """Limits that the bound keeps and the estimate of the same pair does not."""
     ttft, tpot, rate = question.max_ttft, question.max_tpot, question.rate
     if ttft is not None and pair.ttft_seconds > ttft:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from partita.program.norms import softmax
 from partita.program.ops import Ops, Product, Seen, T
-from partita.program.pieces import softmax
 from partita.sharding.layout import Layout
 from partita.specs.model import Model
 

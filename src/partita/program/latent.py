@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, runtime_checkable
 
+from partita.program.norms import normalise, softmax
 from partita.program.ops import Ops, Seen, T
-from partita.program.pieces import normalise, softmax
 from partita.sharding.layout import Layout
 from partita.specs.latent import Latent
 from partita.specs.model import Model

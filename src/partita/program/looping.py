@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.sharding.deal import DEALT
+from partita.sharding.interleave import INTERLEAVED
 from partita.sharding.reshard import Step, reshard
 from partita.sharding.spec import Sharding, parse
 
@@ -27,12 +27,12 @@ def gather_step(source: Sharding, gathered: str, texts: Sequence[str]) -> Step |
     if not texts or not steps or steps[-1].kind != "all-gather":
         return None
     dim = steps[-1].dim
-    return None if dim == DEALT or any(dim in text.split("->")[1] for text in texts) else steps[-1]
+    return None if dim == INTERLEAVED or any(dim in text.split("->")[1] for text in texts) else steps[-1]
 
 
 def scatter_step(product: Sharding, to: str) -> Step | None:
     """The reduce-scatter that an einsum's product starts its way to `to` with, if it does with one."""
     steps = reshard(product, parse(to))
-    if not steps or steps[0].kind != "reduce-scatter" or steps[0].dim == DEALT:
+    if not steps or steps[0].kind != "reduce-scatter" or steps[0].dim == INTERLEAVED:
         return None
     return steps[0]

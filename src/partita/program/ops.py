@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from partita.program.switches import Switches
+from partita.program.options import RunOptions
 from partita.sharding.spec import Sharding
 from partita.specs.model import Model
 
@@ -58,7 +58,7 @@ class Ops(Protocol[T]):
     """The operations; shapes are written as dims, e.g. [B L E]."""
 
     @property
-    def switches(self) -> Switches:
+    def run_options(self) -> RunOptions:
         """Choices that change no result."""
         ...
 

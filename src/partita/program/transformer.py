@@ -12,8 +12,8 @@ from typing import Any
 
 from partita.program import latent
 from partita.program.attention import attend, attention_products
+from partita.program.norms import moments, normalise, scale
 from partita.program.ops import Ops, Product, T
-from partita.program.pieces import moments, normalise, scale
 from partita.sharding.layout import Layout
 from partita.specs.model import Model
 
@@ -134,10 +134,10 @@ def block(
         inputs = ffn_inputs(ops, layout, w) if parallel else []
         q, kv, h = first_half(ops, model, layout, w, x, inputs, cached=cache is not None)
         with ops.scope("attention"):
-            to = None if parallel and ops.switches.shared_reduction else layout.residual
+            to = None if parallel and ops.run_options.shared_reduction else layout.residual
             z, cache = attend(ops, model, layout, w, q, kv, positions, cache, lengths, local, to)
     if parallel:
-        shared = ops.switches.shared_reduction  # over f, for both halves
+        shared = ops.run_options.shared_reduction  # over f, for both halves
         if not shared:
             with ops.scope("attention"):
                 z = ops.to(z, layout.residual)
@@ -250,7 +250,7 @@ def ffn_inputs(ops: Ops[T], layout: Layout, w: Mapping[str, T]) -> list[Product[
     with ops.scope("ffn/in"):
         weight = ops.to(w["ffn_in"], f"E_{layout.e} M F_{layout.f}")
         bias = ops.to(w["ffn_in_bias"], f"M F_{layout.f}") if "ffn_in_bias" in w else None
-    to = f"{_tokens(layout)} M F_{layout.f}{layout.e if ops.switches.scatter_hidden else ''}"
+    to = f"{_tokens(layout)} M F_{layout.f}{layout.e if ops.run_options.scatter_hidden else ''}"
     return [Product("ffn/in", "BLE,EMF->BLMF", weight, to, bias)]  # partial over e
 
 
@@ -282,7 +282,7 @@ def ffn_output(
         return ops.einsum("BLF,FE->BLE", h, weight, plus=plus, to=to)
 
 
-def switch(ops: Ops[T], part: T, sharding: str) -> T:
+def reshard_cache(ops: Ops[T], part: T, sharding: str) -> T:
     """Keys [B K D S] or values [B K S D] of a layer (or its rows [B S R]) in another phase's sharding; its
     batch and positions fit both."""
     with ops.scope("switch"):

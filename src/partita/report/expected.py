@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from partita.cost.expected import Expected
 from partita.cost.interval import COVERAGE, NOT_SAID
+from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction
 from partita.specs.profile import COVERAGES, Profile
 from partita.specs.units import format_range
@@ -25,18 +25,18 @@ _PARTS = {
 }
 
 
-def step_text(found: Expected | None) -> str:
+def step_text(found: PhaseEstimate | None) -> str:
     """Of a step; empty where there is no estimate."""
     return "" if found is None else format_range(found.step_seconds, found.step_interval)
 
 
-def phase_text(found: Expected | None) -> str:
+def phase_text(found: PhaseEstimate | None) -> str:
     """Of the whole phase; empty where there is no estimate."""
     return "" if found is None else format_range(found.total_seconds, found.total_interval)
 
 
 def parts(prediction: Prediction) -> dict[str, float]:
-    """Seconds of a step by what takes them (`Expected.step_parts`); empty where there is no estimate."""
+    """Seconds of a step by what takes them (`PhaseEstimate.step_parts`); empty where there is no estimate."""
     found = prediction.estimate
     return {} if found is None else {_PARTS[name]: each for name, each in found.step_parts.items()}
 
@@ -61,7 +61,7 @@ def _range(profile: Profile) -> str:
     return f"a {COVERAGE:.0%} range; of measurements left out of its fit {held:.0%} lay in theirs"
 
 
-def _beyond(estimates: Sequence[tuple[str, Expected]]) -> str:
+def _beyond(estimates: Sequence[tuple[str, PhaseEstimate]]) -> str:
     """What the profile had not seen, by phase."""
     if not estimates[0][1].profile.region:
         return f"{NOT_SAID[0].upper()}{NOT_SAID[1:]}"

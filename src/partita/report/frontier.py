@@ -11,7 +11,7 @@ from rich.text import Text
 
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase
-from partita.planner.by import By
+from partita.planner.basis import Basis
 from partita.planner.frontier import Point
 from partita.planner.plan import Plan
 from partita.report.expected import phase_text, step_text
@@ -28,7 +28,7 @@ _ESTIMATE = (
 )
 
 
-def _times(plan: Plan) -> tuple[By, ...]:
+def _times(plan: Plan) -> tuple[Basis, ...]:
     """Which times its points have; what the plan goes by comes first."""
     if plan.decode.estimate is None:
         return ("bound",)
@@ -43,29 +43,29 @@ def frontier_table(plan: Plan, most: int = 8) -> Table:
     times = _times(plan)
     names = {"bound": "time, bound", "estimate": "time, estimated"}
     cost, mfu = "chip-ms per token", "MFU, estimated" if times[0] == "estimate" else "MFU, at most"
-    right = ("chips", "batch", *(names[by] for by in times), cost, mfu)
+    right = ("chips", "batch", *(names[basis] for basis in times), cost, mfu)
     table = columns("frontier", "chips", "batch", "layout", *right[2:], right=right)
     for phase in PHASES:
         points = [point for point in plan.frontier if point.prediction.phase == phase]
         if len(points) > most:
             points = [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
         for point in points:
-            prediction, merit = point.prediction, replace(point, by=times[0])
+            prediction, merit = point.prediction, replace(point, basis=times[0])
             table.add_row(
                 phase,
                 f"{prediction.setting.cluster.chips:,}",
                 f"{prediction.batch:,}",
                 _layout(prediction),
-                *(_time(point, by) for by in times),
+                *(_time(point, basis) for basis in times),
                 f"{merit.chip_seconds_per_token * 1e3:.3g}",
                 f"{merit.mfu:.1%}",
             )
     return table
 
 
-def _time(point: Point, by: By) -> str:
-    if by == "bound":
-        return format_seconds(replace(point, by=by).seconds)
+def _time(point: Point, basis: Basis) -> str:
+    if basis == "bound":
+        return format_seconds(replace(point, basis=basis).seconds)
     say = step_text if point.prediction.phase == "decode" else phase_text
     return say(point.prediction.estimate)
 
@@ -101,34 +101,36 @@ def panels(plan: Plan) -> list[Panel]:
     return [_panel(phase, points[phase], times, mfu=mfu) for phase in PHASES for mfu in (False, True)]
 
 
-def _panel(phase: Phase, points: Sequence[Point], times: Sequence[By], *, mfu: bool) -> Panel:
+def _panel(phase: Phase, points: Sequence[Point], times: Sequence[Basis], *, mfu: bool) -> Panel:
     what, limit = ("MFU", "at most") if mfu else ("chip-milliseconds per token", "at least")
     return Panel(
         title=f"{phase}: {'MFU' if mfu else 'cost'} against latency",
         x_label=_TIMES[phase],
         y_label=f"{what}, {limit}" if len(times) == 1 else what,
-        series=tuple(_series(points, by, mfu=mfu, labelled=by == times[0]) for by in times),
+        series=tuple(_series(points, basis, mfu=mfu, labelled=basis == times[0]) for basis in times),
         x_scale="log",
         y_scale="linear" if mfu else "log",
         percent=mfu,
     )
 
 
-def _series(points: Sequence[Point], by: By, *, mfu: bool, labelled: bool) -> Series:
+def _series(points: Sequence[Point], basis: Basis, *, mfu: bool, labelled: bool) -> Series:
     """The points by one of their times; of an estimate with the area its ranges cover."""
-    priced = [replace(point, by=by) for point in points]
+    priced = [replace(point, basis=basis) for point in points]
     x = tuple(point.seconds for point in priced)
     y = tuple(point.mfu if mfu else point.chip_seconds_per_token * 1e3 for point in priced)
     low, high = [], []
     for point, seconds, value in zip(points, x, y, strict=True):
         expected = point.prediction.estimate
-        if by == "estimate" and expected is not None:
+        if basis == "estimate" and expected is not None:
             around = expected.step_interval if point.prediction.phase == "decode" else expected.total_interval
             for end, reached in zip((low, high), around, strict=True):
                 factor = reached / seconds
                 end.append((reached, value / factor if mfu else value * factor))
     labels = tuple(_label(point) for point in points) if labelled else ()
-    return Series(by, x, y, by, labels=labels, colour=0 if by == "bound" else 1, band=(*low, *reversed(high)))
+    return Series(
+        basis, x, y, basis, labels=labels, colour=0 if basis == "bound" else 1, band=(*low, *reversed(high))
+    )
 
 
 def _label(point: Point) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from partita.cost.bound import Peaks, communication_seconds
 from partita.cost.estimate import message_seconds, operation_seconds, transfer_seconds
-from partita.cost.expected import Expected
 from partita.cost.ledger import Entry, plain_number
+from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction
 
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ def _seconds(entry: Entry, peaks: Peaks, by_compute: bool) -> float:
     return (entry.weight_bytes + entry.kv_bytes) / peaks.memory_bytes
 
 
-def _estimated(expected: Expected, peaks: Peaks, entries: list[Entry]) -> list[float] | None:
+def _estimated(expected: PhaseEstimate, peaks: Peaks, entries: list[Entry]) -> list[float] | None:
     """Of each entry; None where the profile's runtime cuts the batch so that its operations differ."""
     timed, profile, parts = expected.ledger.entries, expected.profile, expected.parts
     if list(map(_name, timed)) != list(map(_name, entries)):
@@ -91,7 +91,7 @@ def _name(entry: Entry) -> tuple[str, str, str, str]:
     return entry.scope, entry.what, entry.kind, entry.axes
 
 
-def _beside_operations(expected: Expected, by_operation: float) -> Iterator[Row]:
+def _beside_operations(expected: PhaseEstimate, by_operation: float) -> Iterator[Row]:
     """What the estimate has beside its operations' `by_operation` seconds; nothing of it is in the bound."""
     layers, host = float(expected.parts.layer_seconds), expected.parts.host_seconds
     if not by_operation:

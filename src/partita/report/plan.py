@@ -12,9 +12,9 @@ from rich.text import Text
 from partita.advice.advice import Advice
 from partita.advice.compare import compare
 from partita.advice.other_engines import other_engines, partition_specs
+from partita.planner.disaggregation import DisaggregatedPlan
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
-from partita.planner.pools import Pools
 from partita.report import answers as shown
 from partita.report.compare import comparison
 from partita.report.expected import note, phase_text, step_text
@@ -23,7 +23,9 @@ from partita.report.tables import binding_text, columns, layout_text, prediction
 from partita.specs.units import format_bytes, format_count, format_range, format_seconds
 
 
-def plan(answers: Advice, pools: Pools | None = None, other: Any = None, *, engines: bool = False) -> Group:
+def plan(
+    answers: Advice, pools: DisaggregatedPlan | None = None, other: Any = None, *, engines: bool = False
+) -> Group:
     """Everything about a plan; `other` is a plan to compare with."""
     found = answers.plan
     parts: list[RenderableType] = [
@@ -62,12 +64,12 @@ def plan(answers: Advice, pools: Pools | None = None, other: Any = None, *, engi
 def _head(found: Plan) -> Text:
     setting = found.decode.setting
     workload = setting.workload
-    by = "" if found.objective == "context" else f" by the {found.ranked_by}"
+    basis = "" if found.objective == "context" else f" by the {found.ranked_by}"
     stages = f", {setting.stages} pipeline stages" if setting.stages > 1 else ""
     return Text(
         f"{setting.model.name} ({format_count(setting.model.parameters)} parameters) on "
         f"{setting.cluster.name}, mesh {setting.mesh}{stages}: prompts of {workload.prompt}, outputs of "
-        f"{workload.output} tokens, weights {setting.formats.weights}, for {found.objective}{by}; best of "
+        f"{workload.output} tokens, weights {setting.formats.weights}, for {found.objective}{basis}; best of "
         f"{found.configurations:,} combinations of mesh, layout and batch",
         style="bold",
     )
@@ -77,14 +79,14 @@ def _total(found: Plan) -> list[Text]:
     """Latency and cost of a request: as estimated where there is a profile, and as bound."""
     texts = []
     if found.decode.estimate is not None:
-        pair = replace(found.chosen, by="estimate")
+        pair = replace(found.chosen, basis="estimate")
         texts.append(
             Text(
                 f"latency of one request, estimated: {format_range(pair.latency_seconds, _range(pair))}"
                 f"{_moved(pair)}, {pair.chip_seconds_per_output_token * 1e3:.3g} chip-ms per output token"
             )
         )
-    pair = replace(found.chosen, by="bound")
+    pair = replace(found.chosen, basis="bound")
     texts.append(
         Text(
             f"latency of one request, bound: {format_seconds(pair.latency_seconds)}{_moved(pair)}, "
@@ -96,14 +98,14 @@ def _total(found: Plan) -> list[Text]:
 
 
 def _moved(pair: Pair) -> str:
-    if not pair.switch_seconds:
+    if not pair.reshard_seconds:
         return ""
-    return f" ({format_seconds(pair.switch_seconds)} of it to move keys and values between the layouts)"
+    return f" ({format_seconds(pair.reshard_seconds)} of it to move keys and values between the layouts)"
 
 
 def _range(pair: Pair) -> tuple[float, float]:
     """Of an estimated latency: both phases at one end of theirs, since errors of one profile are alike."""
-    low = high = pair.switch_seconds
+    low = high = pair.reshard_seconds
     for phase in (pair.prefill.estimate, pair.decode.estimate):
         assert phase is not None
         low, high = low + phase.total_interval[0], high + phase.total_interval[1]
@@ -169,7 +171,7 @@ def _runners_up(found: Plan) -> Table:
     return others
 
 
-def disaggregated(pools: Pools, found: Plan) -> Group:
+def disaggregated(pools: DisaggregatedPlan, found: Plan) -> Group:
     """Both pools, and how they compare with the plan on shared chips."""
     times = ("time, estimated", "time, bound") if found.decode.estimate else ("time, bound",)
     table = columns("pool", "units", "chips each", "layout", "batch", *times, "prompts/s each", "binds")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from partita.cost.bound import peaks
-from partita.cost.expected import estimated_seconds
 from partita.cost.links import mesh_links
+from partita.cost.phase_estimate import estimated_seconds
 from partita.measure.calibrate import collectives, layers, matmul, memory
 from partita.measure.calibrate.machine import Machine
 from partita.measure.calibrate.run import Key

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.measure.calibrate import made
 
-from partita.cost.expected import estimated_seconds
+from partita.cost.phase_estimate import estimated_seconds
 from partita.cost.prediction import predict
 from partita.cost.setting import Phase, Setting
 from partita.measure.calibrate import collectives, constants, layers, run

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 from partita.cost.estimate import message_seconds, transfer_seconds
 from partita.cost.ledger import Entry
 from partita.cost.links import Links, mesh_links
-from partita.engine.moves import move
+from partita.engine.collectives import move
 from partita.measure.calibrate.machine import Machine
 from partita.measure.calibrate.matmul import filled
 from partita.measure.stopwatch import Run

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 
 from partita.cost.bound import peaks
-from partita.cost.expected import asked_of, estimated_seconds
 from partita.cost.links import mesh_links
+from partita.cost.phase_estimate import asked_of, estimated_seconds
 from partita.measure.calibrate import collectives, constants, layers, matmul, memory
 from partita.measure.calibrate.machine import Machine, machine
 from partita.measure.fit import Point

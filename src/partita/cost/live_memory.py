@@ -1,7 +1,7 @@
 """What a chip holds beside what is stored while an operation runs: its operands, what it gives, what waits.
 
 A part of `CostOps`. An operation needs its operands and its result at once; of shards that travel in blocks
-(`Switches.blocks`), what is gathered, scattered or traded along an inner dim is there twice. What a block's
+(`RunOptions.blocks`), what is gathered, scattered or traded along an inner dim is there twice. What a block's
 projections gave waits until the part of the program that they are named after is left; the residual waits all
 the time, and is added by `step.py`. Weights and caches as stored are counted there too. Knows nothing about
 time.
@@ -17,8 +17,8 @@ import numpy as np
 
 from partita.cost.ledger import Ledger, Number
 from partita.cost.sized import Sized
-from partita.program.switches import Switches
-from partita.sharding.deal import DEALT
+from partita.program.options import RunOptions
+from partita.sharding.interleave import INTERLEAVED
 from partita.sharding.reshard import Step
 from partita.specs.formats import BYTES
 
@@ -26,11 +26,11 @@ STORED = ("weight", "cache", "read")
 """Kinds of tensors that are held anyway."""
 
 
-class Held:
+class LiveMemory:
     """The most bytes held at once, in the ledger."""
 
     ledger: Ledger
-    switches: Switches
+    run_options: RunOptions
     _waiting: dict[str, Number]
     _all_waiting: Number = 0
 
@@ -83,7 +83,7 @@ class Held:
     def _twice(self, step: Step, dim: str) -> bool:
         """Whether shards of a dim have to be put in place: it is dealt out, or they are blocks and others are
         in front of it."""
-        return dim == DEALT or (self.switches.blocks and step.before.dims.index(dim) > 0)
+        return dim == INTERLEAVED or (self.run_options.blocks and step.before.dims.index(dim) > 0)
 
     def _hold_waves(self, x: Sized, own_base: bool) -> None:
         """x [B L ... D] and what it is turned into; from here on a sine and a cosine of each two of its last

@@ -22,8 +22,8 @@ from partita.engine.ops import JaxOps
 from partita.engine.requests import check_model
 from partita.engine.shapes import WHOLE, Cache, Part, Shapes, kept, local_part, plain_part
 from partita.program import transformer
+from partita.program.options import RunOptions
 from partita.program.parameters import scale_name
-from partita.program.switches import Switches
 from partita.sharding.layout import Layout, Storage, product
 from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
@@ -50,14 +50,14 @@ class Programs(Shapes):
         storage: Storage,
         formats: Formats,
         devices=None,
-        switches: Switches | None = None,
+        run_options: RunOptions | None = None,
     ):
         check_model(model)
         super().__init__(model, mesh, storage, formats, devices)
-        self.switches = replace(switches or Switches(), blocks=self.on_cpu)
+        self.run_options = replace(run_options or RunOptions(), blocks=self.on_cpu)
         # one compiled step per layout and shape, for the life of this object
         self.prefill, self.extend, self.logits = map(cache, (self._prefill, self._extend, self._logits))
-        self.switch, self.insert, self.grown = map(cache, (self._switch, self._insert, self._grown))
+        self.reshard_cache, self.insert, self.grown = map(cache, (self._switch, self._insert, self._grown))
         self.decode, self.draws = cache(self._decode), DrawSteps(self)
         self._zeros = cache(self._emptied)
         self.traced = 0
@@ -189,7 +189,7 @@ class Programs(Shapes):
         """Keys or values of a layer in another sharding, with the places that decode's cache has."""
         places = self.places(layer, capacity)
         t = ringed(ops, local_part(part, before), lengths, places)
-        t = transformer.switch(ops, t, str(after))
+        t = transformer.reshard_cache(ops, t, str(after))
         return plain_part(roomy(t, places // product(self.mesh.size, after["S"])))
 
     def _decode(self, layout: Layout, gives: Gives = "tokens") -> Callable[..., Any]:
@@ -244,7 +244,7 @@ class Programs(Shapes):
     # -- the program on a device's arrays -----------------------------------------------------------------
 
     def ops(self) -> JaxOps:
-        return JaxOps(self.mesh.size, self.formats, self.model, self.on_cpu, self.switches)
+        return JaxOps(self.mesh.size, self.formats, self.model, self.on_cpu, self.run_options)
 
     @property
     def on_cpu(self) -> bool:

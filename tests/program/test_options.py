@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from partita.errors import InputError
-from partita.program.switches import Switches, overlap_of
+from partita.program.options import RunOptions, overlap_of
 
 
 def test_the_most_special_name_counts():
-    asked = Switches(overlap_of("all=one-way, gather=two-way,ffn/in/gather=none"))
+    asked = RunOptions(overlap_of("all=one-way, gather=two-way,ffn/in/gather=none"))
     assert asked.way("ffn/in", "gather") == "none"
     assert asked.way("attention/q", "gather") == "two-way"
     assert asked.way("ffn/out", "scatter") == "one-way"
-    assert Switches().way("ffn/out", "scatter") == "none"
+    assert RunOptions().way("ffn/out", "scatter") == "none"
 
 
 def test_one_way_for_all_is_short_for_it():
     for way in ("none", "one-way", "two-way"):
-        assert Switches(overlap_of(way)).way("ffn/out", "scatter") == way
+        assert RunOptions(overlap_of(way)).way("ffn/out", "scatter") == way
     assert overlap_of({"scatter": "two-way"}) == overlap_of("scatter=two-way")
 
 

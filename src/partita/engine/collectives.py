@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 
-from partita.sharding.deal import DEALT, from_blocks, to_blocks
+from partita.sharding.interleave import INTERLEAVED, from_blocks, to_blocks
 from partita.sharding.layout import product
 from partita.sharding.reshard import Step
 
@@ -32,7 +32,7 @@ def move(value: jax.Array, step: Step, sizes: Mapping[str, int], blocks: bool = 
     dim = front + step.before.dims.index(step.dim) if step.dim else -1
     to = front + step.before.dims.index(step.to) if step.to else -1
     shards = [sizes[a] for a in axes]
-    if step.gains == DEALT:
+    if step.gains == INTERLEAVED:
         value = to_blocks(value, to if step.to else dim, shards)
     match step.kind:
         case "slice":
@@ -58,7 +58,7 @@ def move(value: jax.Array, step: Step, sizes: Mapping[str, int], blocks: bool = 
                 value = jax.lax.all_gather(value, axes, axis=dim, tiled=True)
         case "collective-permute":
             value = _permute(value, step, axes, sizes)
-    return from_blocks(value, dim, shards) if step.loses == DEALT else value
+    return from_blocks(value, dim, shards) if step.loses == INTERLEAVED else value
 
 
 def _blocks(value: jax.Array, dim: int, shards: Sequence[int]) -> jax.Array:
@@ -79,7 +79,7 @@ def _permute(value: jax.Array, step: Step, axes: tuple[str, ...], sizes: Mapping
         return value
     order = tuple(a for a in step.order if sizes[a] > 1)
     mesh = {a: n for a, n in sizes.items() if a in axes}
-    if step.dim == DEALT:  # its first axis counts first, a block's last
+    if step.dim == INTERLEAVED:  # its first axis counts first, a block's last
         axes, order = axes[::-1], order[::-1]
     return jax.lax.ppermute(value, tuple(mesh), _reordering(axes, order, mesh))
 

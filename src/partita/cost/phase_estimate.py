@@ -10,18 +10,21 @@ from functools import cached_property
 from typing import Any
 
 from partita.cost.clock import EstimateClock
-from partita.cost.estimate import Estimate, estimate
+from partita.cost.estimate import StepEstimate, estimate
 from partita.cost.interval import Asked, Interval, around, interval
 from partita.cost.ledger import Ledger
-from partita.cost.work import Work
+from partita.cost.phase import PhaseRun
 from partita.specs.profile import Profile
 
 
 @dataclass(frozen=True)
-class Expected:
-    """Each figure is found when first looked at. busiest: a step's `Work.busiest`, as the bound cuts it."""
+class PhaseEstimate:
+    """The estimate of a phase; each figure is found when first looked at.
 
-    work: Work
+    busiest: a step's `PhaseRun.busiest`, as the bound cuts it.
+    """
+
+    work: PhaseRun
     busiest: Ledger
     profile: Profile
 
@@ -47,12 +50,12 @@ class Expected:
         return self.busiest if timed is self.work else timed.busiest(timed.longest).ledger
 
     @cached_property
-    def parts(self) -> Estimate:
+    def parts(self) -> StepEstimate:
         """Seconds of `ledger`; the host's are in no stage."""
         return estimate(self.ledger, self.work.setting.peaks, self.profile)
 
     @cached_property
-    def _as_run(self) -> Work:
+    def _as_run(self) -> PhaseRun:
         return _as_run(self.work, self.profile)
 
     @property
@@ -100,18 +103,18 @@ class Expected:
         }
 
 
-def expect(work: Work, busiest: Ledger) -> Expected | None:
+def expect(work: PhaseRun, busiest: Ledger) -> PhaseEstimate | None:
     """The estimate of a phase by its cluster's profile; None where it has none."""
     profile = work.setting.cluster.profile
-    return None if profile is None else Expected(work, busiest, profile)
+    return None if profile is None else PhaseEstimate(work, busiest, profile)
 
 
-def estimated_seconds(work: Work, profile: Profile) -> float:
-    """Of the whole phase, by any profile: `Expected.total_seconds` before it is held above the bound."""
+def estimated_seconds(work: PhaseRun, profile: Profile) -> float:
+    """Of the whole phase, by any profile: `PhaseEstimate.total_seconds` before it is held above the bound."""
     return _as_run(work, profile).total_seconds(EstimateClock(work.setting, profile))
 
 
-def asked_of(work: Work) -> Asked:
+def asked_of(work: PhaseRun) -> Asked:
     """What a phase is, as a profile's region counts it."""
     turn = work.longest
     return Asked(
@@ -127,7 +130,7 @@ def asked_of(work: Work) -> Asked:
     )
 
 
-def _as_run(work: Work, profile: Profile) -> Work:
+def _as_run(work: PhaseRun, profile: Profile) -> PhaseRun:
     """With the microbatches of the profile's runtime, where these are known."""
     if profile.microbatch_tokens is None or work.setting.stages == 1:
         return work

@@ -33,7 +33,7 @@ from partita.sharding.spec import parse
 from partita.specs.formats import BYTES
 
 
-class Held(NamedTuple):
+class LiveMemory(NamedTuple):
     """Bytes on one chip."""
 
     weights: Number
@@ -42,7 +42,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Work:
+class PhaseRun:
     """A phase of `batch` sequences: prompts of `tokens` each, or decode on a cache of `tokens` each.
 
     microbatch_tokens: of a runtime that cuts a batch as `Profile.microbatch_tokens` says.
@@ -56,7 +56,7 @@ class Work:
     tokens: int
     microbatch_tokens: int | None = None
     _steps: dict[tuple, Step] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _cuts: dict[int, Work] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _cuts: dict[int, PhaseRun] = field(default_factory=dict, init=False, compare=False, repr=False)
     _layouts: dict[int, Layout] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
@@ -67,7 +67,7 @@ class Work:
             return microbatches(self.batch, stages)
         return divided_microbatches(self.batch, stages, self.turns[0].queries, most)
 
-    def cut(self, microbatch_tokens: int) -> Work:
+    def cut(self, microbatch_tokens: int) -> PhaseRun:
         """The same phase by a runtime that cuts a batch so; kept, with what is priced of it."""
         found = self._cuts.get(microbatch_tokens)
         if found is None:
@@ -185,7 +185,7 @@ class Work:
         )
 
     @cached_property
-    def held(self) -> Held:
+    def held(self) -> LiveMemory:
         """Bytes on a chip of the fullest stage: its weights, the cache of the whole batch at the end of the
         phase, and the activations of the turn that has most."""
         found = []
@@ -193,7 +193,7 @@ class Work:
             steps = [self._step(turn, part) for turn in self.ends]
             activations = max(step.activation_bytes for step in steps)
             kv = self.microbatches[0] * steps[-1].kv_bytes
-            found.append(Held(steps[-1].weight_bytes, kv, activations))
+            found.append(LiveMemory(steps[-1].weight_bytes, kv, activations))
         return max(found, key=sum)
 
     def _bound(self, turn: Turn, part: Part) -> Bound:

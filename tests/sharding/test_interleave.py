@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.sharding.deal import from_blocks, to_blocks
+from partita.sharding.interleave import from_blocks, to_blocks
 
 SHARDS = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-DEALT = "S"
+INTERLEAVED = "S"
 """The dim that is dealt out."""
 
 Array = TypeVar("Array")

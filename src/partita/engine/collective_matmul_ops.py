@@ -11,22 +11,22 @@ from typing import Any
 
 import jax
 
+from partita.engine.collective_matmul import Ring, gathered_products, scattered_product
 from partita.engine.local import Local, Places
-from partita.engine.looped import Ring, gathered_products, scattered_product
-from partita.engine.products import product
+from partita.engine.matmul import product
 from partita.program.looping import gather_step, name_of, scatter_step
 from partita.program.ops import Product
-from partita.program.switches import Switches
+from partita.program.options import RunOptions
 from partita.sharding.reshard import Step
 from partita.sharding.spec import Sharding
 
 
-class LoopedOps(Places):
+class CollectiveMatmulOps(Places):
     """Einsums that pass a ring of devices."""
 
     activations: Any
     on_cpu: bool
-    switches: Switches
+    run_options: RunOptions
     _scopes: list[str]
 
     @contextmanager
@@ -56,7 +56,7 @@ class LoopedOps(Places):
     ) -> tuple[jax.Array, list[jax.Array]]:
         """y after the step, and its products; y is as the step finds it."""
         others = [(p.text, p.weight.value) for p in products]
-        two_way = self.switches.way(name_of([*self._scopes, products[0].scope]), "gather") == "two-way"
+        two_way = self.run_options.way(name_of([*self._scopes, products[0].scope]), "gather") == "two-way"
         ring = Ring.over(step.axes, self.sizes)
         return gathered_products(
             y.value, y.sharding.dims, step.dim, others, ring, self.product, two_way=two_way
@@ -83,14 +83,14 @@ class LoopedOps(Places):
             step.dim,
             Ring.over(step.axes, self.sizes),
             self.product,
-            two_way=self.switches.way(name_of(self._scopes), "scatter") == "two-way",
+            two_way=self.run_options.way(name_of(self._scopes), "scatter") == "two-way",
             format=format,
             times=times,
             plus=plus,
         )
 
     def _loops(self, name: str, kind: str, step: Step) -> bool:
-        return bool(self._split(step.axes)) and self.switches.way(name, kind) != "none"
+        return bool(self._split(step.axes)) and self.run_options.way(name, kind) != "none"
 
 
 def scales_result(text: str, weight: Local) -> bool:

@@ -6,23 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.planner.test_heads import HEADS, a_model
 
-from partita.planner.letters import Letter, Spread, layout, links, spread
-from partita.planner.space import Class, Ground, classes, cluster_ground, mesh_ground, rows
+from partita.planner.batched_layout import Axis, AxisSet, layout, links, spread
+from partita.planner.space import AxisRoles, Topology, axis_roles, cluster_topology, mesh_topology, rows
 from partita.sharding.mesh import parse_mesh
 from partita.specs import parse_cluster
 
-TWO = cluster_ground(parse_cluster("h100:2x4"))
+TWO = cluster_topology(parse_cluster("h100:2x4"))
 NAMES = {"decode": 1, "prefill": 6}
 
 
 def spread_out(
-    ground: Ground, kinds, counts, batches: list[int], queries: int, context: int = 100, enough=False
-) -> Spread:
+    topology: Topology, kinds, counts, batches: list[int], queries: int, context: int = 100, enough=False
+) -> AxisSet:
     batch = np.array([batches], dtype=float)
-    return spread(a_model(2, 4), ground, kinds, counts, batch, queries, context, enough=enough)
+    return spread(a_model(2, 4), topology, kinds, counts, batch, queries, context, enough=enough)
 
 
-def product(letters: list[Letter], shape: tuple[int, int]) -> np.ndarray:
+def product(letters: list[Axis], shape: tuple[int, int]) -> np.ndarray:
     found = np.ones(shape)
     for letter in letters:
         found = found * letter.sizes
@@ -37,26 +37,26 @@ def product(letters: list[Letter], shape: tuple[int, int]) -> np.ndarray:
 )
 def test_the_axes_of_a_role_have_all_its_chips(heads, queries: int, batches: list[int], enough: bool):
     model = a_model(*heads)
-    kinds = classes(model, TWO, "prefill")
+    kinds = axis_roles(model, TWO, "prefill")
     counts = rows(TWO, len(kinds), 2)
     batch = np.array([batches], dtype=float)
     found = spread(model, TWO, kinds, counts, batch, queries, queries, enough=enough)
     for s in range(2):
         for c, kind in enumerate(kinds):
-            mine = [a for a in found.letters if (a.slot, a.kind) == (s, kind)]
+            mine = [a for a in found.letters if (a.segment, a.kind) == (s, kind)]
             assert (product(mine, found.legal.shape) == counts[:, s, c][:, None]).all()
     assert len({letter.name for letter in found.letters}) == len(found.letters)
 
 
 @given(queries=st.sampled_from([1, 2, 6]), batches=st.lists(st.integers(1, 9), min_size=1, max_size=3))
 def test_tokens_are_split_into_no_more_parts_than_there_are(queries: int, batches: list[int]):
-    kinds = classes(a_model(2, 4), TWO, "prefill")
+    kinds = axis_roles(a_model(2, 4), TWO, "prefill")
     counts = rows(TWO, len(kinds), 3)
     found = spread_out(TWO, kinds, counts, batches, queries, queries)
     shape = found.legal.shape
-    by = {what: product([a for a in found.letters if a.tokens == what], shape) for what in ("b", "l")}
-    assert (by["b"] <= batches).all()
-    assert (by["l"] <= queries).all()
+    basis = {what: product([a for a in found.letters if a.tokens == what], shape) for what in ("b", "l")}
+    assert (basis["b"] <= batches).all()
+    assert (basis["l"] <= queries).all()
     over = [c for c, kind in enumerate(kinds) if kind.splits_tokens and kind.stored]
     gathered = counts[:, :, over].prod(axis=(1, 2))
     legal = found.legal.any(axis=1)
@@ -69,7 +69,7 @@ def test_tokens_are_split_into_no_more_parts_than_there_are(queries: int, batche
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_where_there_is_a_sequence_for_every_chip_the_shortcut_is_the_same(phase):
     """Then no split hangs on the batch, and query tokens stay whole."""
-    kinds = classes(a_model(2, 4), TWO, phase)
+    kinds = axis_roles(a_model(2, 4), TWO, phase)
     counts = rows(TWO, len(kinds), 3)
     short, long = (
         spread_out(TWO, kinds, counts, [8, 64], NAMES[phase], 100, enough=enough) for enough in (True, False)
@@ -77,8 +77,8 @@ def test_where_there_is_a_sequence_for_every_chip_the_shortcut_is_the_same(phase
     assert (short.legal == long.legal).all()
     assert len(short.letters) == len(long.letters)
     for one, other in zip(short.letters, long.letters, strict=True):
-        assert (one.slot, one.kind, one.part, one.attends) == (
-            other.slot,
+        assert (one.segment, one.kind, one.part, one.attends) == (
+            other.segment,
             other.kind,
             other.part,
             other.attends,
@@ -88,43 +88,43 @@ def test_where_there_is_a_sequence_for_every_chip_the_shortcut_is_the_same(phase
     assert fields[0] == fields[1]
 
 
-def one_row(kind: Class, size: int, batch: int, queries: int, context: int = 100) -> Spread:
-    ground = cluster_ground(parse_cluster(f"h100:1x{size}"))
+def one_row(kind: AxisRoles, size: int, batch: int, queries: int, context: int = 100) -> AxisSet:
+    topology = cluster_topology(parse_cluster(f"h100:1x{size}"))
     counts = np.array([[[1.0], [float(size)]]])
-    return spread_out(ground, [kind], counts, [batch], queries, context)
+    return spread_out(topology, [kind], counts, [batch], queries, context)
 
 
 def test_gathered_axes_need_a_token_for_every_chip_and_replicas_stand_idle():
-    assert one_row(Class("f-gathered", "heads"), 8, 2, 4).legal.all()
-    assert not one_row(Class("f-gathered", "heads"), 8, 2, 2).legal.any()
-    found = one_row(Class("replica", "heads"), 8, 2, 2)
+    assert one_row(AxisRoles("f-gathered", "heads"), 8, 2, 4).legal.all()
+    assert not one_row(AxisRoles("f-gathered", "heads"), 8, 2, 2).legal.any()
+    found = one_row(AxisRoles("replica", "heads"), 8, 2, 2)
     assert found.legal.all()
     for tokens in ("b", "l", ""):
         assert product([a for a in found.letters if a.tokens == tokens], (1, 1)).item() == 2
 
 
 def test_attention_needs_a_sequence_or_a_position_for_every_chip():
-    assert one_row(Class("f", "batch"), 8, 8, 1).legal.all()
-    assert not one_row(Class("f", "batch"), 8, 7, 1).legal.any()
-    assert one_row(Class("f", "context"), 8, 1, 1, context=8).legal.all()
-    assert not one_row(Class("f", "context"), 8, 1, 1, context=7).legal.any()
-    assert one_row(Class("f", "context"), 8, 1, 8).legal.all()
-    assert not one_row(Class("f", "context"), 8, 1, 7).legal.any()
-    assert one_row(Class("f", "heads"), 8, 1, 1).legal.all()
+    assert one_row(AxisRoles("f", "batch"), 8, 8, 1).legal.all()
+    assert not one_row(AxisRoles("f", "batch"), 8, 7, 1).legal.any()
+    assert one_row(AxisRoles("f", "context"), 8, 1, 1, context=8).legal.all()
+    assert not one_row(AxisRoles("f", "context"), 8, 1, 1, context=7).legal.any()
+    assert one_row(AxisRoles("f", "context"), 8, 1, 8).legal.all()
+    assert not one_row(AxisRoles("f", "context"), 8, 1, 7).legal.any()
+    assert one_row(AxisRoles("f", "heads"), 8, 1, 1).legal.all()
 
 
 def test_sequences_that_tokens_leave_are_taken_by_attention():
     """Axes of attention over heads hold two sequences; those over the batch trade query tokens for them."""
-    ground = cluster_ground(parse_cluster("h100:1x8"))
-    kinds = [Class("e-gathered", "heads"), Class("e-gathered", "batch")]
-    found = spread_out(ground, kinds, np.array([[[1.0, 1.0], [2.0, 2.0]]]), [2], 4, 4)
+    topology = cluster_topology(parse_cluster("h100:1x8"))
+    kinds = [AxisRoles("e-gathered", "heads"), AxisRoles("e-gathered", "batch")]
+    found = spread_out(topology, kinds, np.array([[[1.0, 1.0], [2.0, 2.0]]]), [2], 4, 4)
     split = {(a.kind.attention, a.tokens, a.attends) for a in found.letters}
     assert {(attention, tokens) for attention, tokens, _ in split} == {("heads", "b"), ("batch", "l")}
     assert ("batch", "l", "b") in split
 
 
 def test_the_layout_names_every_axis_where_it_is_used():
-    kinds = classes(a_model(2, 4), TWO, "decode")
+    kinds = axis_roles(a_model(2, 4), TWO, "decode")
     counts = rows(TWO, len(kinds), 3)
     found = spread_out(TWO, kinds, counts, [3, 8], 1)
     used = layout(found, decode=True)
@@ -140,16 +140,16 @@ def test_the_layout_names_every_axis_where_it_is_used():
 
 
 def test_axes_lie_on_the_levels_of_their_slot():
-    kinds = classes(a_model(2, 4), TWO, "decode")
+    kinds = axis_roles(a_model(2, 4), TWO, "decode")
     found = spread_out(TWO, kinds, rows(TWO, len(kinds), 3), [8], 1)
     for letter in found.letters:
         parts = links(TWO, found).parts[letter.name]
-        assert [np.max(part) > 1 for part in parts] == [letter.slot == 0, letter.slot == 1]
-    ground = mesh_ground(parse_mesh("x=4,y=2"), parse_cluster("h100:2x4"))
-    found = spread_out(ground, kinds, rows(ground, len(kinds), 3), [8], 1)
+        assert [np.max(part) > 1 for part in parts] == [letter.segment == 0, letter.segment == 1]
+    topology = mesh_topology(parse_mesh("x=4,y=2"), parse_cluster("h100:2x4"))
+    found = spread_out(topology, kinds, rows(topology, len(kinds), 3), [8], 1)
     for letter in found.letters:
-        parts = links(ground, found).parts[letter.name]
-        assert [np.max(part) for part in parts] == ([2, 2] if letter.slot == 0 else [1, 2])
+        parts = links(topology, found).parts[letter.name]
+        assert [np.max(part) for part in parts] == ([2, 2] if letter.segment == 0 else [1, 2])
         assert (
             np.prod([np.broadcast_to(p, letter.sizes.shape) for p in parts], axis=0) == letter.sizes
         ).all()

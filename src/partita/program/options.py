@@ -22,7 +22,7 @@ _ACCEPTED = (
 
 
 @dataclass(frozen=True)
-class Switches:
+class RunOptions:
     """What is on."""
 
     overlap: tuple[tuple[str, Way], ...] = ()
@@ -49,7 +49,7 @@ class Switches:
 
 
 def overlap_of(asked: str | Mapping[str, Way]) -> tuple[tuple[str, Way], ...]:
-    """`Switches.overlap` of "none", "one-way", "two-way", NAME=WAY pairs in a text, or a mapping.
+    """`RunOptions.overlap` of "none", "one-way", "two-way", NAME=WAY pairs in a text, or a mapping.
 
     Raises InputError (field "overlap").
     """

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from partita.engine.looped import Ring, gathered_products, scattered_product
+from partita.engine.collective_matmul import Ring, gathered_products, scattered_product
 from partita.measure.trace import count_jaxpr
 
 RINGS = [

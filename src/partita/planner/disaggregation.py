@@ -17,7 +17,7 @@ from partita.cost.estimate import sending_seconds
 from partita.cost.prediction import Phase, Prediction
 from partita.errors import InputError
 from partita.planner.ask import Ask
-from partita.planner.by import By, by_of, step_seconds, total_seconds
+from partita.planner.basis import Basis, basis_of, step_seconds, total_seconds
 from partita.planner.exact import Exact
 from partita.planner.pair import prompts_of
 from partita.planner.phases import Tables, price
@@ -32,7 +32,7 @@ class Unit:
 
     prediction: Prediction
     rate: float
-    by: By = "bound"
+    basis: Basis = "bound"
 
     @property
     def chips(self) -> int:
@@ -47,8 +47,8 @@ class Transfer:
     bound_seconds: float
     estimated_seconds: float | None
 
-    def seconds(self, by: By) -> float:
-        estimated = None if by == "bound" else self.estimated_seconds
+    def seconds(self, basis: Basis) -> float:
+        estimated = None if basis == "bound" else self.estimated_seconds
         return self.bound_seconds if estimated is None else estimated
 
     def as_json(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Pools:
+class DisaggregatedPlan:
     """The balanced pair of pools, by the bound or the estimate as their units are.
 
     transfer: the keys and values of one prefill, from one pool to the other.
@@ -71,7 +71,7 @@ class Pools:
 
     @property
     def transfer_seconds(self) -> float:
-        return self.transfer.seconds(self.decode.by)
+        return self.transfer.seconds(self.decode.basis)
 
     @property
     def transfer_bytes(self) -> float:
@@ -99,12 +99,12 @@ class Pools:
     @property
     def ttft_seconds(self) -> float:
         """One prefill, whose logits give the first token before the keys and values travel."""
-        return total_seconds(self.prefill.prediction, self.prefill.by)
+        return total_seconds(self.prefill.prediction, self.prefill.basis)
 
     @property
     def latency_seconds(self) -> float:
         """Of one request: prefill, the transfer, then all decode steps."""
-        decode = total_seconds(self.decode.prediction, self.decode.by)
+        decode = total_seconds(self.decode.prediction, self.decode.basis)
         return self.ttft_seconds + self.transfer_seconds + decode
 
     def as_json(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Pools:
         }
         return pools | {
             "chips": self.chips,
-            "ranked_by": self.decode.by,
+            "ranked_by": self.decode.basis,
             "transfer": self.transfer.as_json(),
             "prompts_per_second": self.prompts_per_second,
             "output_tokens_per_second": self.output_tokens_per_second,
@@ -128,7 +128,7 @@ class Pools:
         }
 
 
-def plan_pools(ask: Ask, clusters: Sequence[Cluster], max_chips: int) -> Pools:
+def plan_disaggregated(ask: Ask, clusters: Sequence[Cluster], max_chips: int) -> DisaggregatedPlan:
     """The cheapest pools whose units are of these clusters; batches are chosen, and no unit is a pipeline.
 
     Errors as those of `best_pools` and `Ask.questions`.
@@ -141,19 +141,19 @@ def plan_pools(ask: Ask, clusters: Sequence[Cluster], max_chips: int) -> Pools:
         stages=1,
         mesh=None,
         rate=None,
-        by=by_of(clusters, ask.by),
+        basis=basis_of(clusters, ask.basis),
     )
     return best_pools([price(question) for question in units.questions()], max_chips, ask.rate)
 
 
-def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = None) -> Pools:
+def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = None) -> DisaggregatedPlan:
     """The cheapest pools of at most `max_chips` chips that keep the limits; `tables` are the units there are.
 
     `rate`: prompts per second that they must take. Raises InputError where no unit of a phase fits or keeps
     its limit, both do not fit `max_chips`, or no pools take the rate.
     """
     units = {phase: _units(tables, phase) for phase in ("prefill", "decode")}
-    best: tuple[float, Pools] | None = None
+    best: tuple[float, DisaggregatedPlan] | None = None
     most = 0.0
     for prefill in units["prefill"]:
         for decode in units["decode"]:
@@ -175,7 +175,7 @@ def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = No
 def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
     """Of every cluster the unit that takes most prompts a second, unless a smaller one beats it per chip."""
     found: list[Unit] = []
-    fastest, by = np.inf, tables[0].question.ranked_by
+    fastest, basis = np.inf, tables[0].question.ranked_by
     for each in sorted(tables, key=lambda table: table.question.cluster.chips):
         question, workload = each.question, each.question.workload
         if phase == "prefill":
@@ -195,9 +195,9 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
             prediction = exact.alone(phase, int(row), int(b)) if rate[row, b] > 0 else None
             if prediction is None or not prediction.fits:
                 continue
-            if limit is not None and _limited(prediction, by) > limit:
+            if limit is not None and _limited(prediction, basis) > limit:
                 continue
-            found.append(Unit(prediction, prompts[b] / total_seconds(prediction, by), by))
+            found.append(Unit(prediction, prompts[b] / total_seconds(prediction, basis), basis))
             break
     kept = [u for i, u in enumerate(found) if all(u.rate / u.chips > v.rate / v.chips for v in found[:i])]
     if not kept:
@@ -207,7 +207,7 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
             raise InputError(
                 name,
                 format_seconds(limit),
-                f"no unit keeps it: the fastest {by} is {format_seconds(fastest)}",
+                f"no unit keeps it: the fastest {basis} is {format_seconds(fastest)}",
             )
         raise InputError(
             "cluster", tables[-1].question.cluster.name, f"no {phase} unit of these chips fits the model"
@@ -215,11 +215,13 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
     return kept
 
 
-def _limited(prediction: Prediction, by: By) -> float:
-    return (total_seconds if prediction.phase == "prefill" else step_seconds)(prediction, by)
+def _limited(prediction: Prediction, basis: Basis) -> float:
+    return (total_seconds if prediction.phase == "prefill" else step_seconds)(prediction, basis)
 
 
-def _balanced(tables: Sequence[Tables], prefill: Unit, decode: Unit, max_chips: int) -> Iterator[Pools]:
+def _balanced(
+    tables: Sequence[Tables], prefill: Unit, decode: Unit, max_chips: int
+) -> Iterator[DisaggregatedPlan]:
     """Pools of two kinds of unit within the chips: for every number of one, just enough of the other.
 
     For so many decode units the cost falls with every prefill unit while these or their links are the slower
@@ -227,11 +229,11 @@ def _balanced(tables: Sequence[Tables], prefill: Unit, decode: Unit, max_chips: 
     """
     for theirs in range(1, (max_chips - prefill.chips) // decode.chips + 1):
         transfer = _transfer(tables, prefill, decode, theirs)
-        rate = min(prefill.rate, prefill.prediction.batch / transfer.seconds(prefill.by))
+        rate = min(prefill.rate, prefill.prediction.batch / transfer.seconds(prefill.basis))
         enough = theirs * decode.rate / rate
         most = (max_chips - theirs * decode.chips) // prefill.chips
         for mine in {min(max(1, int(round_(enough))), most) for round_ in (np.floor, np.ceil)}:
-            yield Pools(prefill, decode, mine, theirs, transfer)
+            yield DisaggregatedPlan(prefill, decode, mine, theirs, transfer)
 
 
 def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_units: int) -> Transfer:
@@ -243,7 +245,7 @@ def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_unit
     setting = prefill.prediction.setting
     workload, model = setting.workload, setting.model
     held = model.kv_elements(workload.prompt) * prefill.prediction.batch * BYTES[setting.formats.kv]
-    largest = max(tables, key=lambda table: table.question.cluster.chips).question.ground
+    largest = max(tables, key=lambda table: table.question.cluster.chips).question.topology
     slowest = min(largest.levels, key=lambda level: level.bandwidth)
     least = held / (slowest.bandwidth * min(prefill.chips, decode_units * decode.chips))
     profile = setting.cluster.profile

@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from partita.cost.expected import Expected
+from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction
 from partita.errors import InputError
 from partita.specs.cluster import Cluster
 
-By = Literal["bound", "estimate"]
-BYS: tuple[By, ...] = ("bound", "estimate")
+Basis = Literal["bound", "estimate"]
+BASES: tuple[Basis, ...] = ("bound", "estimate")
 
 
-def parse_by(text: str) -> By:
-    """Raises InputError (field "by") where it is none of `BYS`."""
-    if text not in BYS:
-        raise InputError("by", text, f"accepted are {', '.join(BYS)}")
+def parse_basis(text: str) -> Basis:
+    """Raises InputError (field "by") where it is none of `BASES`."""
+    if text not in BASES:
+        raise InputError("by", text, f"accepted are {', '.join(BASES)}")
     return text
 
 
-def by_of(clusters: Iterable[Cluster], asked: By | None = None) -> By:
+def basis_of(clusters: Iterable[Cluster], asked: Basis | None = None) -> Basis:
     """As asked, else the estimate where the profile of every cluster compares layouts (`Profile.compares`).
 
     Raises InputError (field "by") where an estimate is asked for and a cluster has no profile.
@@ -37,19 +37,19 @@ def by_of(clusters: Iterable[Cluster], asked: By | None = None) -> By:
     return asked or ("estimate" if compared else "bound")
 
 
-def step_seconds(prediction: Prediction, by: By) -> float:
+def step_seconds(prediction: Prediction, basis: Basis) -> float:
     """Of the longest step. Errors as those of `expected`."""
-    return prediction.step_seconds if by == "bound" else expected(prediction).step_seconds
+    return prediction.step_seconds if basis == "bound" else expected(prediction).step_seconds
 
 
-def total_seconds(prediction: Prediction, by: By) -> float:
+def total_seconds(prediction: Prediction, basis: Basis) -> float:
     """Of the whole phase. Errors as those of `expected`."""
-    return prediction.total_seconds if by == "bound" else expected(prediction).total_seconds
+    return prediction.total_seconds if basis == "bound" else expected(prediction).total_seconds
 
 
-def expected(prediction: Prediction) -> Expected:
+def expected(prediction: Prediction) -> PhaseEstimate:
     """The estimate. Raises InputError (field "by") where the cluster has no profile."""
     if prediction.estimate is None:
-        by_of((prediction.setting.cluster,), "estimate")
+        basis_of((prediction.setting.cluster,), "estimate")
     assert prediction.estimate is not None
     return prediction.estimate

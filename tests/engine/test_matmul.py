@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from partita.engine.products import product
+from partita.engine.matmul import product
 
 SIZES = {"B": 2, "L": 1, "E": 6, "K": 3, "G": 2, "D": 4, "M": 2, "F": 10, "V": 12, "S": 5}
 TEXTS = ("BLE,EKGD->BLKGD", "BLE,EMKD->MBLKD", "BLKGD,KGDE->BLE", "BLF,FE->BLE", "BLE,VE->BLV")

@@ -14,7 +14,7 @@ import numpy as np
 
 from partita.cost.links import Links
 from partita.planner.heads import Part, cut_heads
-from partita.planner.space import Class, Counts, Ground, Slot
+from partita.planner.space import AxisRoles, Counts, Segment, Topology
 from partita.sharding.layout import Layout, Storage
 from partita.sharding.roles import Roles
 from partita.specs.model import Model
@@ -24,12 +24,12 @@ _NO_ROLES = Roles("", "", (), ())
 
 
 @dataclass(frozen=True)
-class Letter:
+class Axis:
     """An axis: the part of a slot's role that splits sequences, query tokens or nothing, and K or G heads."""
 
     name: str
-    slot: int
-    kind: Class
+    segment: int
+    kind: AxisRoles
     tokens: str  # what it splits of the tokens: "b", "l" or "" for nothing
     heads: str  # which dim of the heads it splits where it splits heads: "k", "g", else ""
     sizes: np.ndarray  # [rows, batches], either of them 1 where it does not matter
@@ -56,10 +56,10 @@ class Letter:
 
 
 @dataclass(frozen=True)
-class Spread:
+class AxisSet:
     """The axes of all rows, and which rows are layouts at which batch [rows, batches]."""
 
-    letters: tuple[Letter, ...]
+    letters: tuple[Axis, ...]
     legal: np.ndarray
 
     def sizes(self) -> dict[str, np.ndarray]:
@@ -68,15 +68,15 @@ class Spread:
 
 def spread(
     model: Model,
-    ground: Ground,
-    kinds: Sequence[Class],
+    topology: Topology,
+    kinds: Sequence[AxisRoles],
     counts: Counts,
     batch: np.ndarray,
     queries: int,
     context: int,
     *,
     enough: bool,
-) -> Spread:
+) -> AxisSet:
     """The axes of `counts` [rows, slots, kinds] for the batches [1, batches] of `queries` new tokens each.
 
     A row is no layout at a batch where a gathered axis has fewer sequences and query tokens than chips, or
@@ -89,11 +89,11 @@ def spread(
 
     def add(part: Part, tokens: str, sizes: np.ndarray, trades: bool = False) -> None:
         if (sizes > 1).any():
-            letters.append(Letter(next(names), part.slot, part.kind, tokens, part.heads, sizes, trades))
+            letters.append(Axis(next(names), part.segment, part.kind, tokens, part.heads, sizes, trades))
 
     others: list[tuple[Part, str, np.ndarray]] = []  # that attention may yet split sequences over
-    for part in sorted(cut_heads(model, ground, kinds, counts), key=_fills):
-        slot, size = ground.slots[part.slot], part.size[:, None]
+    for part in sorted(cut_heads(model, topology, kinds, counts), key=_fills):
+        segment, size = topology.segments[part.segment], part.size[:, None]
         if not part.kind.splits_tokens:
             add(part, "", size)
             continue
@@ -102,9 +102,9 @@ def spread(
             legal &= room_b >= 1
             add(part, "b", size)
             continue
-        by_b = _largest_divisor(slot, size, room_b)
+        by_b = _largest_divisor(segment, size, room_b)
         room_b, rest = room_b / by_b, size / by_b
-        by_l = _largest_divisor(slot, rest, room_l)
+        by_l = _largest_divisor(segment, rest, room_l)
         room_l, rest = room_l / by_l, rest / by_l
         if part.kind.stored:
             legal &= rest == 1
@@ -116,26 +116,26 @@ def spread(
                 add(part, tokens, left)
     room_b = batch / _taken(letters, "b")
     for part, tokens, size in others:
-        traded = _largest_divisor(ground.slots[part.slot], size, room_b)
+        traded = _largest_divisor(topology.segments[part.segment], size, room_b)
         room_b = room_b / traded
         add(part, tokens, traded, trades=True)
         add(part, tokens, size / traded)
     letters.sort(key=_fills)
     for what, room in (("b", batch), ("l", context if queries == 1 else queries)):
         legal &= _taken(letters, what) <= room
-    return Spread(tuple(letters), legal)
+    return AxisSet(tuple(letters), legal)
 
 
-def _fills(part: Part | Letter) -> tuple:
+def _fills(part: Part | Axis) -> tuple:
     """Sorts by who takes sequences first: as in `resolve`, replicas, then what is stored on F, then on E."""
     stored, attention = part.kind.stored, part.kind.attention
     if not stored:  # of one slot their order is free: first whose sequences attention leaves where they are
-        return 0, part.slot, attention != "batch"
+        return 0, part.segment, attention != "batch"
     over_k = stored == "f" and part.heads == "k"
-    return "fe".index(stored) + 1, over_k, attention in ("batch", "context"), part.slot
+    return "fe".index(stored) + 1, over_k, attention in ("batch", "context"), part.segment
 
 
-def _taken(letters: Sequence[Letter], attends: str) -> np.ndarray:
+def _taken(letters: Sequence[Axis], attends: str) -> np.ndarray:
     """Into how many parts attention splits a dim, [rows, batches]."""
     taken = np.ones((1, 1))
     for letter in letters:
@@ -144,39 +144,39 @@ def _taken(letters: Sequence[Letter], attends: str) -> np.ndarray:
     return taken
 
 
-def _largest_divisor(slot: Slot, size: np.ndarray, room: np.ndarray) -> np.ndarray:
+def _largest_divisor(segment: Segment, size: np.ndarray, room: np.ndarray) -> np.ndarray:
     """Of each size, its largest divisor that is at most `room` [rows, batches]."""
     found = np.ones(np.broadcast_shapes(size.shape, room.shape))
     # few rows give this role any chips
     playing = np.nonzero(np.broadcast_to(size > 1, found.shape).any(axis=1))[0]
     size, room = (np.broadcast_to(n, found.shape)[playing] for n in (size, room))
     most = np.ones_like(size)
-    for divisor in slot.divisors[1:]:
+    for divisor in segment.divisors[1:]:
         most = np.where((size % divisor == 0) & (divisor <= room), divisor, most)
     found[playing] = most
     return found
 
 
-def links(ground: Ground, found: Spread) -> Links:
+def links(topology: Topology, found: AxisSet) -> Links:
     """How many chips of each axis lie on each level."""
     parts = {}
     for letter in found.letters:
-        slot = ground.slots[letter.slot]
-        if slot.whole:
-            whole = letter.sizes == slot.size
-            parts[letter.name] = tuple(np.where(whole, part, 1) for part in slot.parts)
+        segment = topology.segments[letter.segment]
+        if segment.whole:
+            whole = letter.sizes == segment.size
+            parts[letter.name] = tuple(np.where(whole, part, 1) for part in segment.parts)
         else:
-            parts[letter.name] = tuple(letter.sizes if part > 1 else 1 for part in slot.parts)
-    return Links(ground.levels, parts)
+            parts[letter.name] = tuple(letter.sizes if part > 1 else 1 for part in segment.parts)
+    return Links(topology.levels, parts)
 
 
-def layout(found: Spread, decode: bool) -> Layout:
+def layout(found: AxisSet, decode: bool) -> Layout:
     """The layout of one phase over all axes, in the orders that `plan_storage` and `resolve` give them."""
 
-    def those(letters: Sequence[Letter], chosen: Callable[[Letter], bool]) -> str:
+    def those(letters: Sequence[Axis], chosen: Callable[[Axis], bool]) -> str:
         return "".join(letter.name for letter in letters if chosen(letter))
 
-    def leaves(letter: Letter) -> int:
+    def leaves(letter: Axis) -> int:
         return 4 * letter.kind.splits_tokens + 2 * (letter.kind.attention in ("batch", "context"))
 
     order = sorted(found.letters, key=leaves)

@@ -22,7 +22,7 @@ from partita.advice.sensitivity import sensitivities
 from partita.cost.prediction import Phase, Setting
 from partita.errors import InputError
 from partita.planner import Question, best_plan, make_plan
-from partita.planner.by import BYS, by_of, parse_by, step_seconds, total_seconds
+from partita.planner.basis import BASES, basis_of, parse_basis, step_seconds, total_seconds
 from partita.planner.chips import parse_clusters
 from partita.planner.exact import Exact
 from partita.planner.phases import price
@@ -56,8 +56,8 @@ def test_the_estimate_is_usual_where_the_profile_compares_layouts_and_the_bound_
     for has, usual in ((a_profile(), "estimate"), (a_profile(compares=False), "bound"), (None, "bound")):
         plan = make_plan(with_profile(given, has))
         assert (plan.ranked_by, plan.as_json()["ranked_by"]) == (usual, usual)
-    assert make_plan(with_profile(given, a_profile()), by="bound").ranked_by == "bound"
-    assert make_plan(with_profile(given, a_profile(compares=False)), by="estimate").ranked_by == "estimate"
+    assert make_plan(with_profile(given, a_profile()), basis="bound").ranked_by == "bound"
+    assert make_plan(with_profile(given, a_profile(compares=False)), basis="estimate").ranked_by == "estimate"
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -67,16 +67,16 @@ def test_no_profile_of_the_catalogue_ranks_plans(name: str):
     for family in profile(name).clusters:
         clusters = parse_clusters(f"{family}:auto", 8)
         assert all(cluster.profile == profile(name) for cluster in clusters)
-        assert by_of(clusters) == "bound"
+        assert basis_of(clusters) == "bound"
 
 
 def test_an_estimate_without_a_profile_is_refused():
     given = with_profile(palm(INT8, batch=64, prefill_batch=1), None)
     with pytest.raises(InputError, match="tpu-v4:4x4x4 has no efficiency profile to estimate by") as caught:
-        make_plan(given, by="estimate")
+        make_plan(given, basis="estimate")
     assert (caught.value.field, caught.value.value) == ("by", "estimate")
     with pytest.raises(InputError, match="accepted are bound, estimate"):
-        parse_by("guess")
+        parse_basis("guess")
     with pytest.raises(InputError, match="no efficiency profile"):
         total_seconds(pair_of(given, "ws2d/batch").decode, "estimate")
 
@@ -85,13 +85,13 @@ def test_clusters_of_one_plan_go_by_one_time():
     """Bounds are never set beside estimates: one cluster without a profile, and all go by the bound."""
     known = parse_cluster("h100:1x8").model_copy(update={"profile": a_profile()})
     bare = known.model_copy(update={"profile": None, "name": "bare"})
-    assert by_of([known]) == "estimate"
-    assert by_of([known, bare]) == by_of([known, parse_cluster("h100:1x8")]) == "bound"
+    assert basis_of([known]) == "estimate"
+    assert basis_of([known, bare]) == basis_of([known, parse_cluster("h100:1x8")]) == "bound"
     workload = Workload(prompt=128, output=8, batch=1)
     model = catalogue_model("llama-3-8b")
     asked = [Question(model, c, Formats(), workload, (1,), (1,), "latency") for c in (known, bare)]
     plan = best_plan(asked)
-    assert {pair.by for pair in (plan.chosen, *plan.runners_up, *plan.named)} == {"bound"}
+    assert {pair.basis for pair in (plan.chosen, *plan.runners_up, *plan.named)} == {"bound"}
 
 
 def test_it_is_asked_for_in_python_and_by_default_follows_the_profile():
@@ -109,7 +109,7 @@ def test_a_profile_that_takes_nothing_away_is_close_to_the_bound():
     """All of the peak and no message: only that operations wait for each of their own times."""
     given = setting("llama-3-8b", "h100:1x8", batch=16, prompt=512, output=16)
     ideal = with_profile(given, a_profile())
-    by_estimate, by_bound = make_plan(ideal, by="estimate"), make_plan(ideal, by="bound")
+    by_estimate, by_bound = make_plan(ideal, basis="estimate"), make_plan(ideal, basis="bound")
     # an operation waits for the longer of its own two times, a step for that of the two sums
     assert by_estimate.chosen.latency_seconds >= by_bound.chosen.latency_seconds * (1 - 1e-9)
     assert by_estimate.chosen.latency_seconds < by_bound.chosen.latency_seconds * 1.2
@@ -139,28 +139,28 @@ def test_a_rate_is_sustained_by_what_is_estimated():
     workload = Workload(prompt=512, output=64, batch=1)
     sizes = tuple(2**i for i in range(9))
     asked = Question(model, cluster, Formats(), workload, sizes, sizes, "latency")
-    for by in BYS:
-        plan = best_plan([replace(asked, rate=40.0, by=by)])
+    for basis in BASES:
+        plan = best_plan([replace(asked, rate=40.0, basis=basis)])
         pair = plan.chosen
         taken = pair.prefill_seconds + pair.decode_seconds
-        assert pair.by == by
+        assert pair.basis == basis
         assert pair.decode.batch / taken >= 40
 
 
 def test_everything_a_plan_states_is_by_its_time():
     given = palm(INT8, batch=64, prefill_batch=1)
-    plan = make_plan(given, "latency", by="estimate")
+    plan = make_plan(given, "latency", basis="estimate")
     prefill, decode = plan.prefill.estimate, plan.decode.estimate
     assert prefill is not None
     assert decode is not None
     written = plan.as_json()
     assert written["latency_seconds"] == pytest.approx(
-        prefill.total_seconds + plan.chosen.switch_seconds + decode.total_seconds
+        prefill.total_seconds + plan.chosen.reshard_seconds + decode.total_seconds
     )
-    seconds = 64 * (prefill.total_seconds + plan.chosen.switch_seconds) + decode.total_seconds
+    seconds = 64 * (prefill.total_seconds + plan.chosen.reshard_seconds) + decode.total_seconds
     assert written["chip_seconds_per_output_token"] == pytest.approx(64 * seconds / (64 * 64))
     assert all(point["seconds"] > 0 for point in written["frontier"])
-    assert {point.by for point in plan.frontier} == {"estimate"}
+    assert {point.basis for point in plan.frontier} == {"estimate"}
     rivals = [pair.latency_seconds / plan.chosen.latency_seconds - 1 for pair in plan.runners_up]
     assert [row["loses_by"] for row in written["runners_up"]] == pytest.approx(rivals)
     said = next(reason for reason in plan.reasons if reason.startswith("decode: "))
@@ -179,12 +179,12 @@ def test_a_switch_of_the_cache_waits_for_its_messages():
         palm(INT8, batch=64, prefill_batch=1), a_profile(torus__share=0.5, torus__message_seconds=1e-3)
     )
     still = pair_of(given, "ws2d/heads", "ws2d/batch", "estimate")
-    assert replace(still, by="bound").switch_seconds == 0  # a slice of what every chip has
-    assert still.switch_seconds == 0
+    assert replace(still, basis="bound").reshard_seconds == 0  # a slice of what every chip has
+    assert still.reshard_seconds == 0
     moved = pair_of(given, "ws2d/context", "ws2d/batch", "estimate")
-    least = replace(moved, by="bound").switch_seconds
+    least = replace(moved, basis="bound").reshard_seconds
     assert least > 0
-    assert moved.switch_seconds >= 2 * least + 1e-3
+    assert moved.reshard_seconds >= 2 * least + 1e-3
     written = make_plan(given).as_json()["switch"]
     assert written["estimate"]["seconds"] >= written["bound"]["seconds"]
 
@@ -200,7 +200,7 @@ def test_rules_and_sensitivities_cost_what_is_estimated():
     assert copies.as_json()["bound"]["step_seconds"] == copies.step_seconds
     assert all(rule.expected_seconds is None for rule in broken_rules(decode))
     slow = with_profile(given, a_profile(step_seconds=0.4))
-    (links,) = sensitivities(pair_of(slow, "ws2d/batch", by="estimate"), "latency", what=["links"])
+    (links,) = sensitivities(pair_of(slow, "ws2d/batch", basis="estimate"), "latency", what=["links"])
     assert links.bound is not None
     assert abs(links.change) < abs(links.bound.change)  # the host takes most of the time
     assert links.as_json()["bound"]["before"] < links.as_json()["estimate"]["before"]
@@ -208,7 +208,7 @@ def test_rules_and_sensitivities_cost_what_is_estimated():
 
 def test_plans_are_compared_by_both_times():
     given = palm(INT8, batch=64, prefill_batch=1)
-    one, other = make_plan(given, by="estimate"), make_plan(given, by="bound")
+    one, other = make_plan(given, basis="estimate"), make_plan(given, basis="bound")
     found = compare(one, other)
     expected = {figure.name: figure for figure in found.estimates}
     assert one.prefill.estimate is not None
@@ -242,7 +242,7 @@ def test_hops_of_a_torus_never_rule_out_what_is_best():
     given = setting("palm-8b", "tpu-v4:2x2x4", batch=32, prompt=256, output=1)
     given = with_profile(given, a_profile(torus__hop_seconds=1e-4, step_seconds=1e-3))
     question = Question(
-        given.model, given.cluster, given.formats, given.workload, (32,), (32,), "latency", by="estimate"
+        given.model, given.cluster, given.formats, given.workload, (32,), (32,), "latency", basis="estimate"
     )
     tables = price(question)
     plan = best_plan([question])
@@ -250,7 +250,9 @@ def test_hops_of_a_torus_never_rule_out_what_is_best():
     assert least <= plan.chosen.latency_seconds * (1 + 1e-9)
     for ffn in ("ws1d", "ws2d", "wg-x", "wg-xy", "wg-xyz"):
         for attention in ("heads", "batch"):
-            pair = pair_of(replace(plan.decode.setting, mesh=given.mesh), f"{ffn}/{attention}", by="estimate")
+            pair = pair_of(
+                replace(plan.decode.setting, mesh=given.mesh), f"{ffn}/{attention}", basis="estimate"
+            )
             if pair.fits:
                 assert least <= pair.latency_seconds * (1 + 1e-9)
                 assert plan.chosen.latency_seconds <= pair.latency_seconds * (1 + 1e-9)

@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from partita.cost import looped
+from partita.cost import collective_matmul
 from partita.cost.ledger import Ledger, Loop, Number
 from partita.cost.sized import Sized
 from partita.program.looping import gather_step, name_of, scatter_step
 from partita.program.ops import Product
-from partita.program.switches import Switches
+from partita.program.options import RunOptions
 from partita.sharding.reshard import Step
 
 
-class LoopedCosts:
+class CollectiveMatmulCosts:
     """The operations that may loop."""
 
-    switches: Switches
+    run_options: RunOptions
     ledger: Ledger
     _scope: list[str]
 
@@ -64,7 +64,7 @@ class LoopedCosts:
         return self._looped(out, step, "scatter", [(a, b, out)])
 
     def _way(self, kind: str, scope: str = "") -> str:
-        return self.switches.way(name_of([*self._scope, *([scope] if scope else [])]), kind)
+        return self.run_options.way(name_of([*self._scope, *([scope] if scope else [])]), kind)
 
     def _loops(self, step: Step, kind: str, scope: str = "") -> bool:
         """Whether it is on, and of any of the candidates a ring of more than one chip."""
@@ -86,7 +86,7 @@ class LoopedCosts:
         loop = Loop(f"{name_of(self._scope)}/{kind}", step.kind, two_way, self.shards(step.axes), ())
         dots = self.ledger.entries[-len(products) :]
         for i, (a, b, out) in enumerate(products):
-            again = looped.moved_again(loop, self.bytes(a), self.bytes(out))
+            again = collective_matmul.moved_again(loop, self.bytes(a), self.bytes(out))
             dots[i] = replace(dots[i], moved_bytes=dots[i].moved_bytes + again)
             self._hold(a, out, out, besides=self.bytes(b))
         self.ledger.entries[-len(products) :] = dots
@@ -96,7 +96,7 @@ class LoopedCosts:
         """What differs in the ledger from the collective that they stand for."""
         shard = step.before if step.kind == "all-gather" else step.after  # its dim as it travels
         entries = t.sizes[step.dim] // self.shards(shard[step.dim])
-        return {"messages": looped.messages(loop.chips, entries, loop.two_way), "loop": loop}
+        return {"messages": collective_matmul.messages(loop.chips, entries, loop.two_way), "loop": loop}
 
     # -- what all operations share ------------------------------------------------------------------------
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from partita.cost.bound import Peaks, bound
-from partita.cost.estimate import Estimate, estimate, message_seconds, transfer_seconds
+from partita.cost.collective_matmul import hidden_seconds, messages, steps
+from partita.cost.estimate import StepEstimate, estimate, message_seconds, transfer_seconds
 from partita.cost.ledger import Entry, Ledger, Loop
 from partita.cost.links import Level, Links
-from partita.cost.looped import hidden_seconds, messages, steps
 from partita.cost.overlap import choose, overlap_for
 from partita.cost.setting import Setting
 from partita.cost.step import price_step
-from partita.program.switches import Switches, Way, overlap_of
+from partita.program.options import RunOptions, Way, overlap_of
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.sharding.spec import parse
 from partita.specs import Constant, Formats, Profile, Workload, catalogue_model, parse_cluster
@@ -183,9 +183,9 @@ def test_a_step_is_never_slower_for_what_is_chosen():
 
         def seconds(
             overlap: Mapping[str, Way], setting: Setting = setting, layout: Layout = layout, step: dict = step
-        ) -> Estimate:
-            switches = Switches(overlap_of(overlap))
-            priced = price_step(model, layout, mesh.size, formats, switches=switches, **step)
+        ) -> StepEstimate:
+            run_options = RunOptions(overlap_of(overlap))
+            priced = price_step(model, layout, mesh.size, formats, run_options=run_options, **step)
             return estimate(priced.ledger, setting.peaks, known)
 
         plain, best = seconds({}), seconds(chosen)

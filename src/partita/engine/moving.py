@@ -1,6 +1,6 @@
 """Keys and values on their way from prefill to decode: into a ring of the window, to more room, into slots.
 
-On one device's arrays, inside `jax.shard_map`; what is moved between devices is the program's `reshard_cache`.
+On one device's arrays, inside `jax.shard_map`; what moves between devices is the program's `reshard_cache`.
 Knows nothing about layers, layouts or requests.
 """
 

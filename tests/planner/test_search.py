@@ -80,8 +80,8 @@ def test_only_rows_of_one_storage_are_paired(seed: int):
         assert not decode & set(mine.tolist())
         decode |= set(mine.tolist())
         prefill |= set(theirs.tolist())
-    assert len(decode) == len(tables.decode.counts)
-    assert len(prefill) == len(tables.prefill.counts)
+    assert len(decode) == len(tables.decode.space.counts)
+    assert len(prefill) == len(tables.prefill.space.counts)
 
 
 def test_of_equals_the_one_with_fewest_axes_is_taken():

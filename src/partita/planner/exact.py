@@ -8,7 +8,7 @@ from partita.cost.pipeline import microbatches
 from partita.cost.prediction import Prediction, predict
 from partita.cost.setting import Phase, Setting, stage_of
 from partita.errors import InputError
-from partita.planner.join import Piece, join, pieces
+from partita.planner.join import RowAxis, join, row_axes
 from partita.planner.pair import Pair, prompts_of
 from partita.planner.phases import Tables
 from partita.planner.table import Table
@@ -33,19 +33,19 @@ class Exact:
         }
         prompts = question.prefill_batches[pb]
         for idle in (False, True):
-            decode = self._pieces(self.tables.decode, decode_row, batch, 1, workload.context, idle)
-            prefill = self._pieces(self.tables.prefill, prefill_row, prompts, tokens, tokens, idle)
+            decode = self._axes(self.tables.decode, decode_row, batch, 1, workload.context, idle)
+            prefill = self._axes(self.tables.prefill, prefill_row, prompts, tokens, tokens, idle)
             joined = self._join(decode, prefill, sizes)
             if joined is None:  # no mesh of named axes expresses it
                 continue
-            setting, mine, theirs = joined
-            storage = plan_storage(question.model, setting.mesh, mine, theirs)
+            setting, decode_roles, prefill_roles = joined
+            storage = plan_storage(question.model, setting.mesh, decode_roles, prefill_roles)
             yield Pair(
-                self._predict(setting, "prefill", theirs, storage),
-                self._predict(setting, "decode", mine, storage),
+                self._predict(setting, "prefill", prefill_roles, storage),
+                self._predict(setting, "decode", decode_roles, storage),
                 question.ranked_by,
             )
-            if not any(not p.kind.stored and not p.part.strip("kg") for p in (*decode, *prefill)):
+            if not any(not a.roles.stored and not a.splits.strip("kg") for a in (*decode, *prefill)):
                 return
 
     def _predict(self, setting: Setting, phase: Phase, roles: Roles, storage: Storage) -> Prediction:
@@ -63,13 +63,13 @@ class Exact:
         table = self.tables.decode if decode else self.tables.prefill
         tokens = 1 if decode else question.tokens_a_chunk
         batch = table.batches[b]
-        found = self._pieces(table, row, batch, tokens, workload.context if decode else tokens)
+        found = self._axes(table, row, batch, tokens, workload.context if decode else tokens)
         sizes = {"batch": batch, "prefill_batch": batch}
         joined = self._join(found, found, sizes)
         return None if joined is None else predict(joined[0], phase, joined[1])
 
     def _join(
-        self, decode: list[Piece], prefill: list[Piece], sizes: dict[str, int]
+        self, decode: list[RowAxis], prefill: list[RowAxis], sizes: dict[str, int]
     ) -> tuple[Setting, Roles, Roles] | None:
         question = self.question
         shape = stage_of(question.cluster, question.stages).shape
@@ -86,9 +86,8 @@ class Exact:
             return None
         return setting, joined[1], joined[2]
 
-    def _pieces(
+    def _axes(
         self, table: Table, row: int, batch: int, queries: int, context: int, idle: bool = False
-    ) -> list[Piece]:
-        question = self.question
-        counts, (_, batch) = table.counts[row], microbatches(batch, question.stages)
-        return pieces(question.model, question.topology, table.kinds, counts, batch, queries, context, idle)
+    ) -> list[RowAxis]:
+        _, largest = microbatches(batch, self.question.stages)
+        return row_axes(table.space, row, largest, queries, context, idle=idle)

@@ -1,6 +1,6 @@
 """From rows of the space to a mesh and roles: what each phase does on which chips, as one set of axes.
 
-Both phases store the weights alike, so on every slot the chips of one stored letter are the same in both:
+Both phases store the weights alike, so on every segment as many chips split E, or F, or nothing, in both:
 they are cut so finely that each axis has one role in each phase. Knows no prices.
 """
 
@@ -14,72 +14,66 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.planner.batched_layout import spread
-from partita.planner.space import AxisRoles, Topology
+from partita.planner.space import Space, Topology
 from partita.sharding.mesh import AXES, Mesh
-from partita.sharding.roles import Roles, name_roles
-from partita.specs.model import Model
+from partita.sharding.roles import AxisRoles, Roles, name_roles
 
 _ANY = AxisRoles("f", "heads")
 """What an axis of one chip does: any role is none."""
 
 
-class Piece(NamedTuple):
-    """Chips of one slot and the role they play in a phase."""
+class RowAxis(NamedTuple):
+    """Chips of one segment that a row gives one role in a phase."""
 
     segment: int
-    kind: AxisRoles
-    part: str  # which tokens and heads it splits, where its role leaves that open
+    roles: AxisRoles
+    splits: str
+    """Which tokens and heads they split, where their roles leave that open."""
     size: int
 
 
-def pieces(
-    model: Model,
-    topology: Topology,
-    kinds: Sequence[AxisRoles],
-    row: np.ndarray,
-    batch: int,
-    queries: int,
-    context: int,
-    idle: bool,
-) -> list[Piece]:
-    """What a row [slots, kinds] gives every role at one batch, cut as the phase splits tokens and heads.
+def row_axes(
+    space: Space, row: int, batch: int, queries: int, context: int, *, idle: bool = False
+) -> list[RowAxis]:
+    """The axes that a row of a space has at one batch, cut as the phase splits tokens and heads.
 
     `idle`: replicas too many for the batch are one axis and all stand idle, rather than split what they can.
     """
-    found = spread(
-        model, topology, kinds, row[None], np.array([[float(batch)]]), queries, context, enough=False
-    )
+    only = space.only(np.array([row]))
+    found = spread(only, np.array([[float(batch)]]), queries, context, enough=False)
     return [
-        Piece(
-            letter.segment,
-            letter.kind,
-            letter.heads if idle and not letter.kind.stored else letter.part,
-            int(letter.sizes.max()),
+        RowAxis(
+            axis.segment,
+            axis.roles,
+            axis.heads if idle and not axis.roles.stored else axis.splits,
+            int(axis.sizes.max()),
         )
-        for letter in found.letters
-        if letter.sizes.max() > 1
+        for axis in found.axes
+        if axis.sizes.max() > 1
     ]
 
 
 def join(
     topology: Topology,
-    decode: Sequence[Piece],
-    prefill: Sequence[Piece],
+    decode: Sequence[RowAxis],
+    prefill: Sequence[RowAxis],
     shape: Sequence[int] = (),
     mesh: Mesh | None = None,
 ) -> tuple[Mesh, Roles, Roles] | None:
     """The mesh and the roles of decode and prefill; None where it would take more axes than there are names.
 
     `shape`: sizes of the physical axes of a torus, which an axis is cut along where its size allows, so that
-    the mesh looks like the machine. mesh: the one the slots are the axes of, where the user gave one.
+    the mesh looks like the machine. mesh: the one the segments are the axes of, where the user gave one.
     """
     axes: list[tuple[int, AxisRoles, AxisRoles]] = []
     for s, segment in enumerate(topology.segments):
         here = []
         for stored in ("", "e", "f"):
-            mine = [[p.kind, p.part, p.size] for p in decode if p.segment == s and p.kind.stored == stored]
-            theirs = [[p.kind, p.part, p.size] for p in prefill if p.segment == s and p.kind.stored == stored]
-            here += _common(mine, theirs, segment.whole)
+            both = [
+                [[a.roles, a.splits, a.size] for a in phase if a.segment == s and a.roles.stored == stored]
+                for phase in (decode, prefill)
+            ]
+            here += _common(*both, segment.whole)
         if segment.whole and not here:
             here = [(1, _ANY, _ANY)]
         axes += sorted(here, key=lambda axis: (axis[1].stored != "e", axis[1].stored == ""))
@@ -88,38 +82,39 @@ def join(
         if len(axes) > len(AXES):
             return None
         mesh = Mesh.of(tuple(size for size, _, _ in axes))
-    roles = [
+    both = [
         name_roles(
-            tuple((name, kind.weights) for name, kind in zip(mesh.axes, kinds, strict=True)),
-            tuple((name, kind.attention) for name, kind in zip(mesh.axes, kinds, strict=True)),
+            tuple((name, roles.weights) for name, roles in zip(mesh.axes, phase, strict=True)),
+            tuple((name, roles.attention) for name, roles in zip(mesh.axes, phase, strict=True)),
         )
-        for kinds in ([mine for _, mine, _ in axes], [theirs for _, _, theirs in axes])
+        for phase in ([roles for _, roles, _ in axes], [roles for _, _, roles in axes])
     ]
-    return mesh, roles[0], roles[1]
+    return mesh, both[0], both[1]
 
 
 def _common(decode: list, prefill: list, whole: bool) -> list[tuple[int, AxisRoles, AxisRoles]]:
-    """The coarsest axes that both phases are made of, pieces [kind, part, chips].
+    """The coarsest axes that both phases are made of, each given as [roles, what they split, chips].
 
-    Like meets like first: one part of one role of attention, then one role, then what is left.
+    Like meets like first: those that split the same by one role of attention, then those of one role, then
+    what is left.
     """
     if whole:
         return [(decode[0][2], decode[0][0], prefill[0][0])] if decode else []
     found: dict[tuple[AxisRoles, str, AxisRoles, str], int] = {}
     for likeness in (2, 1, 0):
-        for mine, theirs in itertools.product(decode, prefill):
-            if _likeness(mine, theirs) < likeness:
+        for first, second in itertools.product(decode, prefill):
+            if _likeness(first, second) < likeness:
                 continue
-            size = math.gcd(mine[2], theirs[2])
+            size = math.gcd(first[2], second[2])
             if size > 1:
-                mine[2], theirs[2] = mine[2] // size, theirs[2] // size
-                key = (mine[0], mine[1], theirs[0], theirs[1])
+                first[2], second[2] = first[2] // size, second[2] // size
+                key = (first[0], first[1], second[0], second[1])
                 found[key] = found.get(key, 1) * size
-    return [(size, mine, theirs) for (mine, _, theirs, _), size in found.items()]
+    return [(size, first, second) for (first, _, second, _), size in found.items()]
 
 
-def _likeness(mine: list, theirs: list) -> int:
-    return 0 if mine[0].attention != theirs[0].attention else 1 + (mine[1] == theirs[1])
+def _likeness(first: list, second: list) -> int:
+    return 0 if first[0].attention != second[0].attention else 1 + (first[1] == second[1])
 
 
 def _along(
@@ -128,12 +123,12 @@ def _along(
     """Cuts every axis into whole physical axes, if that can be done for all of them."""
     left = [size for size in shape if size > 1]
     found = []
-    for size, mine, theirs in axes:
+    for size, *both in axes:
         while size > 1:
             part = next((p for p in left if size % p == 0), None)
             if part is None:
                 return axes
             left.remove(part)
             size //= part
-            found.append((part, mine, theirs))
+            found.append((part, *both))
     return found if found and not left else axes

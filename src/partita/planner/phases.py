@@ -12,8 +12,8 @@ from partita.cost.parts import Part, split_layers, whole
 from partita.cost.pipeline import divided_microbatches, microbatches
 from partita.cost.setting import Phase
 from partita.planner.question import Question
-from partita.planner.space import Topology, axis_roles, count_rows, rows
-from partita.planner.table import Table, price_table
+from partita.planner.space import Space, Topology, axis_roles, count_rows, rows
+from partita.planner.table import Pricing, Table, price_table
 from partita.specs.formats import BYTES
 from partita.specs.profile import Profile
 
@@ -74,28 +74,24 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
     workload, topology, profile = question.workload, question.topology, question.profile
 
     def table(phase: Phase, gathered: bool) -> Table:
-        kinds = axis_roles(question.model, topology, phase, gathered=gathered)
+        roles = axis_roles(question.model, topology, phase, gathered=gathered)
         decode = phase == "decode"
         batches = question.batches if decode else question.prefill_batches
-        counts = rows(topology, len(kinds), most_axes(topology, len(kinds), len(batches), most_cells))
+        most = most_axes(topology, len(roles), len(batches), most_cells)
+        space = Space(question.model, topology, phase, roles, rows(topology, len(roles), most))
         chunked = workload.prefix or question.tokens_a_chunk < workload.new_tokens
         seen = (workload.prefix + (workload.new_tokens + question.tokens_a_chunk) / 2, workload.prompt)
 
         def priced(micro: Micro, profile: Profile | None) -> Table:
-            found = price_table(
-                question.model,
+            pricing = Pricing(
                 question.cluster.chip,
-                topology,
                 question.formats,
-                phase,
-                kinds,
-                counts,
-                [size for _, size in micro],
-                queries=1 if decode else question.tokens_a_chunk,
-                contexts=_contexts(question) if decode else seen if chunked else None,
-                part=_part(question, not decode and question.tokens_a_chunk < workload.new_tokens),
-                profile=profile,
+                1 if decode else question.tokens_a_chunk,
+                _part(question, not decode and question.tokens_a_chunk < workload.new_tokens),
+                profile,
             )
+            contexts = _contexts(question) if decode else seen if chunked else None
+            found = price_table(space, pricing, [size for _, size in micro], contexts)
             return found if question.stages == 1 else _staged(question, found, batches, micro)
 
         micro = [microbatches(batch, question.stages) for batch in batches]
@@ -130,7 +126,7 @@ def _staged(question: Question, found: Table, batches: Sequence[int], micro: Mic
     passing = question.model.layers / split_layers(question.model, question.stages)[0].layers
     # chunks follow one another through the stages, which fill and drain but once
     chunks = question.workload.new_tokens / question.tokens_a_chunk
-    turns = np.maximum(count, passing) if found.phase == "decode" else count + (passing - 1) / chunks
+    turns = np.maximum(count, passing) if found.space.phase == "decode" else count + (passing - 1) / chunks
     return replace(
         found,
         batches=tuple(batches),
@@ -171,13 +167,13 @@ def _part(question: Question, chunked: bool) -> Part | None:
     return replace(whole(question.model), unembeds=False) if chunked else None
 
 
-def most_axes(topology: Topology, kinds: int, batches: int, most_cells: int) -> int:
+def most_axes(topology: Topology, roles: int, batches: int, most_cells: int) -> int:
     """How many mesh axes of more than one chip a phase may use: all there can be, while rows stay few."""
     most, joined = (
         all_axes(topology),
         sum(segment.size > 1 for segment in topology.segments),
     )  # each has an axis at least
-    while most > max(2, joined) and count_rows(topology, kinds, most) > min(MOST_ROWS, most_cells // batches):
+    while most > max(2, joined) and count_rows(topology, roles, most) > min(MOST_ROWS, most_cells // batches):
         most -= 1
     return max(most, 1)
 

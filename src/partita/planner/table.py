@@ -13,17 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from partita.cost.bound import bound, peaks
+from partita.cost.bound import Bound, bound, peaks
 from partita.cost.estimate import estimate
 from partita.cost.ledger import Number
 from partita.cost.parts import Part
-from partita.cost.prediction import Phase
 from partita.cost.step import Step, price_step
 from partita.planner.batched_layout import layout, links, spread
-from partita.planner.space import AxisRoles, Counts, Topology
+from partita.planner.space import Space
 from partita.specs.chip import Chip
 from partita.specs.formats import Formats
-from partita.specs.model import Model
 from partita.specs.profile import Profile
 
 _CELLS = 24_000
@@ -34,64 +32,62 @@ _CELLS = 24_000
 class Table:
     """Seconds of one step and bytes of one chip, [rows, batches]; `inf` seconds where a row is no layout."""
 
-    topology: Topology
-    phase: Phase
-    kinds: tuple[AxisRoles, ...]
-    counts: Counts
+    space: Space
     batches: tuple[int, ...]
     seconds: np.ndarray
-    last_seconds: np.ndarray  # of the step that finds most in the cache
-    held_bytes: np.ndarray  # weights, activations and cache
-    kv_bytes: np.ndarray  # of these the cache, for the context priced
+    last_seconds: np.ndarray
+    """Seconds of the step that finds most in the cache."""
+    held_bytes: np.ndarray
+    """Weights, activations and cache."""
+    kv_bytes: np.ndarray
+    """The cache alone, for the context priced."""
 
     @property
     def storage(self) -> np.ndarray:
-        """[rows, slots * 2]: over how many chips of each slot the weights are split on E and on F."""
-        over = [
-            np.prod(
-                self.counts[:, :, [c for c, kind in enumerate(self.kinds) if kind.stored == letter]], axis=2
-            )
-            for letter in "ef"
-        ]
+        """[rows, segments * 2]: over how many chips of each segment the weights are split on E and on F."""
+        over = []
+        for dim in "ef":
+            stored = [c for c, roles in enumerate(self.space.roles) if roles.stored == dim]
+            over.append(np.prod(self.space.counts[:, :, stored], axis=2))
         return np.concatenate(over, axis=1).astype(int)
 
     @property
     def axes(self) -> int:
         """Most mesh axes of more than one chip that a row has."""
-        return int((self.counts > 1).sum(axis=(1, 2)).max())
+        return int((self.space.counts > 1).sum(axis=(1, 2)).max())
 
     @property
     def configurations(self) -> int:
         return int(np.isfinite(self.seconds).sum())
 
 
-def price_table(
-    model: Model,
-    chip: Chip,
-    topology: Topology,
-    formats: Formats,
-    phase: Phase,
-    kinds: Sequence[AxisRoles],
-    counts: Counts,
-    batches: Sequence[int],
-    *,
-    queries: int,
-    contexts: tuple[float, float] | None,
-    part: Part | None = None,
-    profile: Profile | None = None,
-) -> Table:
-    """Prices every row of `counts` at every batch.
+@dataclass(frozen=True)
+class Pricing:
+    """What a step is and how its time is told.
 
-    Prompts of `queries` tokens, or, with `contexts`, steps of `queries` tokens on so many cached positions:
-    the first for what steps take at least in the mean, the second what the last one finds and a chip holds.
-    `part`: of the model, where it is not the whole. `profile`: of the estimate, where seconds are not to be
-    the bound; the host's time is left out.
+    queries: new tokens of each sequence. part: of the model, where it is not the whole. profile: of the
+    estimate, where seconds are not to be the bound; the host's time is left out.
     """
-    shape = (len(counts), len(batches))
+
+    chip: Chip
+    formats: Formats
+    queries: int
+    part: Part | None = None
+    profile: Profile | None = None
+
+
+def price_table(
+    space: Space, pricing: Pricing, batches: Sequence[int], contexts: tuple[float, float] | None
+) -> Table:
+    """Prices every row of the space at every batch.
+
+    Steps are whole prompts or, with `contexts`, tokens that attend to so many cached positions: the first for
+    what steps take at least in the mean, the second what the last one finds and a chip holds.
+    """
+    shape = (len(space.counts), len(batches))
     seconds, last, held, kv = np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
-    space = (model, chip, topology, formats, phase, kinds, counts, batches)
     context = None if contexts is None else np.array(contexts, dtype=float)
-    for each in passes(*space, queries=queries, context=context, part=part, profile=profile):
+    for each in passes(space, pricing, batches, context):
 
         def of(number: Number, which: int, like: np.ndarray = each.legal) -> Number:
             return number if contexts is None else np.broadcast_to(number, (*like.shape, 2))[:, :, which]
@@ -99,8 +95,8 @@ def price_table(
         seconds[each.cells] = np.where(each.legal, of(each.seconds, 0), np.inf)
         last[each.cells] = np.where(each.legal, of(each.seconds, 1), np.inf)
         held[each.cells], kv[each.cells] = of(each.step.memory_bytes, 1), of(each.step.kv_bytes, 1)
-    held += chip.runtime_bytes
-    return Table(topology, phase, tuple(kinds), counts, tuple(batches), seconds, last, held, kv)
+    held += pricing.chip.runtime_bytes
+    return Table(space, tuple(batches), seconds, last, held, kv)
 
 
 @dataclass(frozen=True)
@@ -108,84 +104,74 @@ class Pass:
     """Some rows at some batches, priced together; its numbers broadcast to the shape of `legal`.
 
     cells: their rows and batches, index arrays that broadcast too. Where there are many contexts, numbers
-    have one more dim for these, and `legal` has not. seconds: of a step.
+    have one more dim for these, and `legal` has not. time: of a step.
     """
 
     cells: tuple[np.ndarray, np.ndarray]
     legal: np.ndarray
     step: Step
-    seconds: Number
+    time: Bound | StepEstimate
+
+    @property
+    def seconds(self) -> Number:
+        return self.time.step_seconds if isinstance(self.time, Bound) else self.time.device_seconds
 
 
 def passes(
-    model: Model,
-    chip: Chip,
-    topology: Topology,
-    formats: Formats,
-    phase: Phase,
-    kinds: Sequence[AxisRoles],
-    counts: Counts,
-    batches: Sequence[int],
-    *,
-    queries: int,
-    context: float | np.ndarray | None,
-    part: Part | None = None,
-    profile: Profile | None = None,
+    space: Space, pricing: Pricing, batches: Sequence[int], context: float | np.ndarray | None
 ) -> Iterator[Pass]:
     """Prices every row at every batch; `context` may be an array [contexts], each then priced as well.
 
     A cell of rows and batches may come twice: the later one counts.
     """
+    model, queries = space.model, pricing.queries
     split = [
-        [c for c, k in enumerate(kinds) if k.splits_tokens and bool(k.stored) == s] for s in (True, False)
+        [c for c, r in enumerate(space.roles) if r.splits_tokens and bool(r.stored) == s]
+        for s in (True, False)
     ]
-    tokens, replicas = (counts[:, :, chosen].prod(axis=(1, 2)) for chosen in split)
+    tokens, replicas = (space.counts[:, :, chosen].prod(axis=(1, 2)) for chosen in split)
     if queries > 1:  # where sequences do not suffice, gathered axes split query tokens
         tokens, replicas = np.ones_like(tokens), tokens * replicas
     many = np.reshape(context, (1, 1, -1)) if isinstance(context, np.ndarray) else None
     seen = queries if context is None else int(np.min(context))
     depth = 1 if many is None else many.size
-    groups = _alike(model, phase, kinds, counts, queries)
     blocks = (
-        (g[r], c, e) for g in groups for r, c, e in _blocks(tokens[g], replicas[g], np.array(batches), depth)
+        (g[r], c, e)
+        for g in _alike(space, queries)
+        for r, c, e in _blocks(tokens[g], replicas[g], np.array(batches), depth)
     )
     for rows, columns, enough in blocks:
         batch = np.array(batches, dtype=float)[columns]
-        found = spread(model, topology, kinds, counts[rows[:, 0]], batch, queries, seen, enough=enough)
-        sizes, joined = found.sizes(), links(topology, found)
+        found = spread(space.only(rows[:, 0]), batch, queries, seen, enough=enough)
+        sizes, joined = found.sizes(), links(space.topology, found)
         if many is not None:
             sizes = {name: size[:, :, None] for name, size in sizes.items()}
             parts = {name: tuple(map(_deeper, spans)) for name, spans in joined.parts.items()}
             joined = replace(joined, parts=parts)
         step = price_step(
             model,
-            layout(found, phase == "decode"),
+            layout(found),
             sizes,
-            formats,
+            pricing.formats,
             batch=batch if many is None else batch[:, :, None],
             queries=queries,
             context=context if many is None else many,
             free_permutes=True,
-            part=part,
+            part=pricing.part,
         )
-        most = peaks(chip, formats, joined)
-        if profile is None:
-            seconds = bound(step.ledger, most).step_seconds
-        else:
-            seconds = estimate(step.ledger, most, profile).device_seconds
-        yield Pass((rows, columns), found.legal, step, seconds)
+        most, profile = peaks(pricing.chip, pricing.formats, joined), pricing.profile
+        time = bound(step.ledger, most) if profile is None else estimate(step.ledger, most, profile)
+        yield Pass((rows, columns), found.legal, step, time)
 
 
-def _alike(
-    model: Model, phase: Phase, kinds: Sequence[AxisRoles], counts: Counts, queries: int
-) -> list[np.ndarray]:
+def _alike(space: Space, queries: int) -> list[np.ndarray]:
     """Rows by whether attention is computed alike: latent attention has a way of its own for a single query,
     though not where a prompt of one token is padded so that several chips split it.
     """
-    if model.latent is None or phase == "decode" or queries > 1:
-        return [np.arange(len(counts))]
-    context = [c for c, kind in enumerate(kinds) if kind.attention == "context"]
-    over = counts[:, :, context].prod(axis=(1, 2))
+    if space.model.latent is None or space.phase == "decode" or queries > 1:
+        return [np.arange(len(space.counts))]
+    context = [c for c, roles in enumerate(space.roles) if roles.attention == "context"]
+    over = space.counts[:, :, context].prod(axis=(1, 2))
     return [np.nonzero(over == 1)[0], np.nonzero(over > 1)[0]]
 
 
@@ -195,7 +181,7 @@ def _blocks(
     """Index arrays of rows and batches, and whether each batch is enough for the chips that split tokens.
 
     First all cells as if it were, the rows apart in which no chips split tokens; then, cell by cell, those
-    where it is not, so that the split hangs on the batch. `tokens` chips must have a sequence each,
+    where it is not, so that the split depends on the batch. `tokens` chips must have a sequence each,
     `replicas` need not.
     """
     columns = np.arange(len(batches))[None, :]

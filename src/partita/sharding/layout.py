@@ -7,8 +7,8 @@ use), and how attention is split. Both hold only names; sizes enter through `Sto
 Query heads are written as two dims, H = K G: K key/value heads, each with a group of G query heads. An
 axis that splits heads splits either K or G, whichever pads less.
 
-The rules that turn roles into layouts are written once, for axes of any sizes: `plan_storage` and `resolve` apply
-them to a mesh, `planner.batched_layout` to many layouts at once, whose axes have arrays of sizes.
+The rules that turn roles into layouts are written once, for axes of any sizes: `plan_storage` and `resolve`
+apply them to a mesh, `planner.batched_layout` to many layouts at once, whose axes have arrays of sizes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows as axes: their sizes multiply to the chips, they split no more than there is, and heads as one mesh does."""
+"""Rows as axes: their sizes multiply to the chips, they split no more than there is, heads as a mesh does."""
 
 import itertools
 import math

@@ -131,7 +131,7 @@ def links(topology: Topology, found: AxisSet) -> Links:
 
 
 def _takes_first(share: Share | Axis) -> tuple:
-    """Sorts by who takes sequences first, as `token_axes` does: replicas, then what is stored on F, then on E."""
+    """Sorts by who takes sequences first, as `token_axes` does: replicas, then what F stores, then E."""
     stored, trades = share.roles.stored, share.roles.trades
     if (
         not stored

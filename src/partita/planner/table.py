@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from partita.cost.bound import Bound, bound, peaks
-from partita.cost.estimate import estimate
+from partita.cost.estimate import StepEstimate, estimate
 from partita.cost.ledger import Number
 from partita.cost.parts import Part
 from partita.cost.step import Step, price_step

@@ -1,7 +1,6 @@
 """Servers under load: closed forms, brute force and properties."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -13,8 +12,6 @@ from partita.cost.prediction import predict
 from partita.planner.pair import Pair
 from partita.planner.traffic import (
     Server,
-    mean_longest,
-    mean_prefill_wait,
     mean_slot_context,
     serve,
     server_of,
@@ -135,12 +132,6 @@ def test_long_requests_are_met_more_often():
     assert mean_slot_context(mixed) == pytest.approx((9 * 1001 + 991 * (10 + 992 / 2)) / 1000)
 
 
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(1, 4))
-def test_the_longest_of_a_batch_is_the_mean_over_all_batches(lengths: list[int], draws: int):
-    batches = np.stack(np.meshgrid(*[lengths] * draws, indexing="ij")).reshape(draws, -1)
-    assert mean_longest(lengths, np.ones(len(lengths)), draws) == pytest.approx(batches.max(axis=0).mean())
-
-
 def test_a_linear_cost_of_traffic_is_exact_however_few_the_buckets():
     random = np.random.default_rng(2)
     prompt = random.integers(2, 5000, 3000)
@@ -182,34 +173,3 @@ def test_the_server_of_a_plan_costs_what_the_plan_says():
         step_seconds=lambda context: pair.decode.total_seconds / 64,
     )
     assert one_shape.seconds_per_request == pytest.approx(server.seconds_per_request)
-
-
-def test_waits_of_known_queues():
-    # constant service, M/D/1: half of what exponential service would have, load / (2 (1 - load)) services
-    assert mean_prefill_wait(0.5, [1.0], [1.0]) == pytest.approx(0.5)
-    assert mean_prefill_wait(0.9, [1.0], [1.0]) == pytest.approx(4.5)
-    assert mean_prefill_wait(0.5, [1.0], [1.0], step_seconds=0.2) == pytest.approx(0.6)
-    assert mean_prefill_wait(1.0, [1.0], [1.0]) == math.inf
-    assert mean_prefill_wait(2.0, [0.5, 1.5], [3.0, 3.0]) == math.inf
-    # service of exponential lengths in 4,000 equal shares, M/M/1: load / (1 - load)
-    shares = (np.arange(4000) + 0.5) / 4000
-    assert mean_prefill_wait(0.8, -np.log(shares), np.ones(4000)) == pytest.approx(4, rel=2e-3)
-    rates = np.array([0.1, 0.5, 0.9, 1.5])
-    waits = mean_prefill_wait(rates, [1.0], [1.0])
-    assert np.all(np.diff(waits) > 0)
-
-
-def test_the_wait_is_that_of_a_simulated_server():
-    """Poisson arrivals, two kinds of prompts, decode steps in all other time."""
-    random = np.random.default_rng(3)
-    rate, step, services, weight = 0.6, 0.4, np.array([0.5, 2.0]), np.array([0.8, 0.2])
-    count = 200_000
-    arrivals = np.cumsum(random.exponential(1 / rate, count))
-    seconds = random.choice(services, count, p=weight)
-    now, waited = 0.0, 0.0
-    for arrival, service in zip(arrivals, seconds, strict=True):
-        if arrival > now:  # steps run from `now` on; the one that the arrival falls into ends first
-            now += step * math.ceil((arrival - now) / step)
-        waited += now - arrival
-        now += service
-    assert waited / count == pytest.approx(mean_prefill_wait(rate, services, weight, step), rel=0.03)

@@ -15,7 +15,6 @@ import numpy as np
 
 from partita.advice.forecast import likely
 from partita.cost.prediction import Phase, Prediction, Setting
-from partita.errors import InputError
 from partita.planner.basis import BASES, Basis, step_seconds
 
 Quantity = Literal["batch", "context", "prompt"]
@@ -95,32 +94,15 @@ def crossovers(
     return found
 
 
-def next_crossover(
-    chosen: Prediction,
-    candidates: Sequence[Prediction],
-    quantity: Quantity,
-    *,
-    up: bool = True,
-    evaluations: int = 72,
-    basis: Basis = "bound",
-) -> Crossover | None:
-    """The smallest larger (or largest smaller) value at which a candidate is better; None if none is found.
-
-    A forecast (`screen.py`) picks the candidates to look at, at most `RIVALS`, and where to look first. From
-    there steps of a factor 4 (16 where none is forecast) until one is better, or nothing fits; then bisection
-    against those that were, down to the exact value or until `evaluations` steps were priced: `still` says
-    how far it was pinned down. A candidate that is better only between two of the steps is not seen; tokens
-    that do not divide make such gaps close to a crossover. Raises InputError on `quantity` where the phase's
-    step does not depend on it.
-    """
-    if quantity not in QUANTITIES[chosen.phase]:
-        accepted = ", ".join(QUANTITIES[chosen.phase])
-        raise InputError("quantity", quantity, f"{chosen.phase} has {accepted}")
-    return _Search(chosen, candidates, quantity, evaluations, basis).run(up)
-
-
 class _Search:
-    """One search to one side; counts the steps it prices."""
+    """One search to one side, for the smallest larger (or largest smaller) value at which a candidate is better.
+
+    A forecast picks the candidates to look at, at most `RIVALS`, and where to look first. From there the value
+    grows (or shrinks) by a factor of 4 a step, of 16 where nothing is forecast, until a candidate is better
+    or nothing fits; then bisection against those that were, down to the exact value or until `evaluations`
+    steps were priced: `Crossover.still` says how far it was pinned down. A candidate that is better only
+    between two of the steps is not seen; tokens that do not divide make such gaps close to a crossover.
+    """
 
     def __init__(
         self,

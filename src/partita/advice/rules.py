@@ -17,10 +17,6 @@ from partita.advice.rules_weights import weight_rules
 from partita.cost.prediction import Prediction
 from partita.planner.basis import Basis
 from partita.planner.misfit import memory_text
-from partita.sharding.mesh import Mesh
-from partita.specs.cluster import Cluster
-
-__all__ = ["Rule", "broken_rules", "mesh_rule"]
 
 
 def broken_rules(prediction: Prediction, basis: Basis = "bound") -> list[Rule]:
@@ -34,27 +30,6 @@ def broken_rules(prediction: Prediction, basis: Basis = "bound") -> list[Rule]:
         *_stages(prediction, basis),
         *token_rules(prediction, basis),
     ]
-
-
-def mesh_rule(mesh: Mesh, cluster: Cluster, stages: int = 1) -> Rule | None:
-    """The rule that a mesh (times pipeline stages) takes all the chips; None where it does.
-
-    Apart from `broken_rules`, since nothing can be priced on such a mesh.
-    """
-    taken = mesh.chips * stages
-    if taken == cluster.chips:
-        return None
-    own = Mesh.of(tuple(cluster.shape))
-    staged = f" in each of {stages} stages" if stages > 1 else ""
-    fitting = f"--mesh {own} has them" if stages == 1 else f"give a mesh of {cluster.chips / stages:g} chips"
-    return Rule(
-        name="mesh",
-        hard=True,
-        message=f"mesh {mesh} has {mesh.chips} chips{staged}, {cluster.name} has {cluster.chips}",
-        alternative=fitting,
-        size=cluster.chips,
-        needed=taken,
-    )
 
 
 def _memory(prediction: Prediction) -> Iterator[Rule]:

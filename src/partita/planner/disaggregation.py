@@ -19,6 +19,7 @@ from partita.errors import InputError
 from partita.planner.ask import Ask
 from partita.planner.basis import Basis, basis_of, step_seconds, total_seconds
 from partita.planner.exact import Exact
+from partita.planner.frontier import undominated
 from partita.planner.pair import prompts_of
 from partita.planner.phases import Tables, price
 from partita.specs.cluster import Cluster
@@ -173,7 +174,7 @@ def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = No
 
 
 def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
-    """Of every cluster the unit that takes most prompts a second, unless a smaller one beats it per chip."""
+    """The unit of every cluster that takes most prompts a second, unless a smaller one beats it per chip."""
     found: list[Unit] = []
     fastest, basis = np.inf, tables[0].question.ranked_by
     for each in sorted(tables, key=lambda table: table.question.cluster.chips):
@@ -199,7 +200,7 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
                 continue
             found.append(Unit(prediction, prompts[b] / total_seconds(prediction, basis), basis))
             break
-    kept = [u for i, u in enumerate(found) if all(u.rate / u.chips > v.rate / v.chips for v in found[:i])]
+    kept = [unit for _, _, unit in undominated((unit.chips, -unit.rate / unit.chips, unit) for unit in found)]
     if not kept:
         name = "max_ttft" if phase == "prefill" else "max_tpot"
         limit = getattr(tables[0].question, name)
@@ -227,13 +228,13 @@ def _balanced(
     For so many decode units the cost falls with every prefill unit while these or their links are the slower
     side, and rises from there.
     """
-    for theirs in range(1, (max_chips - prefill.chips) // decode.chips + 1):
-        transfer = _transfer(tables, prefill, decode, theirs)
+    for decode_units in range(1, (max_chips - prefill.chips) // decode.chips + 1):
+        transfer = _transfer(tables, prefill, decode, decode_units)
         rate = min(prefill.rate, prefill.prediction.batch / transfer.seconds(prefill.basis))
-        enough = theirs * decode.rate / rate
-        most = (max_chips - theirs * decode.chips) // prefill.chips
-        for mine in {min(max(1, int(round_(enough))), most) for round_ in (np.floor, np.ceil)}:
-            yield DisaggregatedPlan(prefill, decode, mine, theirs, transfer)
+        enough = decode_units * decode.rate / rate
+        most = (max_chips - decode_units * decode.chips) // prefill.chips
+        for prefill_units in {min(max(1, int(round_(enough))), most) for round_ in (np.floor, np.ceil)}:
+            yield DisaggregatedPlan(prefill, decode, prefill_units, decode_units, transfer)
 
 
 def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_units: int) -> Transfer:

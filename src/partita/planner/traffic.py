@@ -3,7 +3,7 @@
 The server has a fixed number of slots. Its decode step writes one token for every slot and takes the same
 time however many are filled; a slot that has written its request's last token takes the next request at
 once; between steps the server prefills. Everything here is a long-run mean that follows from counting: no
-queue is simulated, and only `mean_prefill_wait` assumes how requests arrive. Knows nothing about layouts:
+queue is simulated and nothing is assumed of how requests arrive. Knows nothing about layouts:
 times are given to it, and its figures are bounds or estimates as those times are.
 """
 
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from partita.specs.lengths import lengths_of
 from partita.specs.requests import Traffic
 
 if TYPE_CHECKING:
@@ -199,40 +198,3 @@ def mean_slot_context(traffic: Traffic) -> float:
     """
     met = traffic.weight * traffic.output
     return float(met @ (traffic.prompt + (traffic.output + 1) / 2) / met.sum())
-
-
-def mean_longest(tokens: ArrayLike, weight: ArrayLike, draws: int) -> float:
-    """Mean of the longest of `draws` independent lengths: the steps of a batch that waits for its longest.
-
-    tokens [n] come with shares weight [n]. With F(t) the share that is not longer than t: the sum over t of
-    t (F(t)^draws - F(t - 1)^draws). Over the mean length it says what refilling slots at once saves.
-    """
-    lengths = lengths_of(tokens, weight)
-    reached = np.minimum(np.cumsum(lengths.weight), 1) ** draws
-    reached[-1] = 1
-    return float(lengths.tokens @ np.diff(reached, prepend=0))
-
-
-def mean_prefill_wait(
-    rate: Numbers, seconds: ArrayLike, weight: ArrayLike, step_seconds: Numbers = 0.0
-) -> Numbers:
-    """Mean seconds that a request waits before its prefill starts, by a queue model: no bound, no estimate.
-
-    Assumes that requests arrive at random (Poisson) at `rate` per second, that prompts are prefilled one at
-    a time in order of arrival and before any decoding, that prompt i of `seconds` [n] comes with share
-    `weight` [n], that decode steps of `step_seconds` fill all other time and are not broken off, and that
-    a slot is always free. Then it is an M/G/1 queue with multiple vacations:
-
-        rate E[s^2] / (2 (1 - rate E[s])) + step_seconds / 2
-
-    The first term is Pollaczek and Khinchine's, the second what is left of the step that an arrival falls
-    into (B. T. Doshi, Queueing systems with vacations: a survey, Queueing Systems 1, 1986). Infinite where
-    rate x E[s] is 1 or more; with 0 for `step_seconds`, a server that only prefills.
-    """
-    seconds, weight = np.asarray(seconds, float), np.asarray(weight, float)
-    share = weight / weight.sum()
-    load = np.asarray(rate * (seconds @ share))
-    squares = rate * (seconds**2 @ share)
-    with np.errstate(divide="ignore"):
-        queue = np.where(load < 1, squares / (2 * np.maximum(1 - load, 0)), np.inf)
-    return queue + np.asarray(step_seconds) / 2

@@ -73,7 +73,7 @@ def join(
                 [[a.roles, a.splits, a.size] for a in phase if a.segment == s and a.roles.stored == stored]
                 for phase in (decode, prefill)
             ]
-            here += _common(*both, segment.whole)
+            here += _common(both[0], both[1], segment.whole)
         if segment.whole and not here:
             here = [(1, _ANY, _ANY)]
         axes += sorted(here, key=lambda axis: (axis[1].stored != "e", axis[1].stored == ""))

@@ -45,7 +45,7 @@ class Crossover:
     gains: float
     """Part of the chosen layout's step that the other saves at `value`; 0 where it only fits."""
     bound_gains: float
-    """The same by the bound, whichever time they are compared by."""
+    """That part by the bound, whichever time they are compared by."""
     basis: Basis = "bound"
 
     def __str__(self) -> str:
@@ -95,12 +95,12 @@ def crossovers(
 
 
 class _Search:
-    """One search to one side, for the smallest larger (or largest smaller) value at which a candidate is better.
+    """One search to one side, for the nearest value at which a candidate is better.
 
-    A forecast picks the candidates to look at, at most `RIVALS`, and where to look first. From there the value
-    grows (or shrinks) by a factor of 4 a step, of 16 where nothing is forecast, until a candidate is better
-    or nothing fits; then bisection against those that were, down to the exact value or until `evaluations`
-    steps were priced: `Crossover.still` says how far it was pinned down. A candidate that is better only
+    A forecast picks the candidates to look at, at most `RIVALS`, and where to look first. From there the
+    value grows (or shrinks) by a factor of 4 a step, of 16 where nothing is forecast, until a candidate is
+    better or nothing fits; then bisection against those that were, down to the exact value or until
+    `evaluations` steps were priced: `Crossover.still` says how far it was pinned down. A candidate that is better only
     between two of the steps is not seen; tokens that do not divide make such gaps close to a crossover.
     """
 
@@ -143,15 +143,15 @@ class _Search:
         return self.crossover(here, good, bad, better)
 
     def crossover(self, here: int, good: int, bad: int, better: list[Prediction]) -> Crossover:
-        mine = self.price(self.chosen, bad)
+        chosen = self.price(self.chosen, bad)
         priced = (self.price(c, bad) for c in better)
         best = min(priced, key=lambda p: (not p.fits, step_seconds(p, self.basis)))
         gains, bound_gains = (
-            1 - step_seconds(best, basis) / step_seconds(mine, basis) for basis in (self.basis, BASES[0])
+            1 - step_seconds(best, basis) / step_seconds(chosen, basis) for basis in (self.basis, BASES[0])
         )
-        faster = mine.fits and gains > 0
+        faster = chosen.fits and gains > 0
         return Crossover(
-            phase=mine.phase,
+            phase=chosen.phase,
             quantity=self.quantity,
             here=here,
             value=bad,
@@ -165,10 +165,10 @@ class _Search:
 
     def better_at(self, value: int, rivals: Sequence[Prediction]) -> tuple[list[Prediction], bool]:
         """Those of `rivals` that are better at a value, and whether anything fits there."""
-        mine = self.price(self.chosen, value)
+        chosen = self.price(self.chosen, value)
         priced = [(rival, self.price(rival, value)) for rival in rivals]
-        some_fit = mine.fits or any(there.fits for _, there in priced)
-        return [rival for rival, there in priced if some_fit and _better(there, mine, self.basis)], some_fit
+        some_fit = chosen.fits or any(there.fits for _, there in priced)
+        return [rival for rival, there in priced if some_fit and _better(there, chosen, self.basis)], some_fit
 
     def price(self, prediction: Prediction, value: int) -> Prediction:
         """The same layout for another batch, context or prompt."""
@@ -189,13 +189,13 @@ def _better(one: Prediction, other: Prediction, basis: Basis) -> bool:
 
 
 def _steps(here: int, up: bool, first: int | None) -> Iterator[int]:
-    """From what is forecast first, where that lies beyond `here`, to the end of what is looked at."""
-    value, basis = here, 16 if first is None else 4
+    """The values looked at: first what is forecast, where that lies beyond `here`, then on to the end."""
+    value, factor = here, 16 if first is None else 4
     if first is not None and first not in (here, 0):
         value = min(first, MOST)
         yield value
     while value < MOST if up else value > 1:
-        value = min(basis * value, MOST) if up else value // basis or 1
+        value = min(factor * value, MOST) if up else value // factor or 1
         yield value
 
 

@@ -1,7 +1,4 @@
-"""What a plan looks like from another engine: how many chips split what, and the options that say so.
-
-Knows nothing about any engine's options; `gpu_engines.py` and `maxtext.py` do.
-"""
+"""What a plan looks like from another engine: how many chips split what, and the options that say so."""
 
 from __future__ import annotations
 
@@ -112,7 +109,7 @@ class Serving:
 
 
 def serving(pair: Pair) -> Serving:
-    """Read from the pair's setting."""
+    """What a pair's setting asks engines for."""
     setting, decode = pair.decode.setting, split(pair.decode)
     workload, formats = setting.workload, setting.formats
     new = workload.prompt - workload.prefix

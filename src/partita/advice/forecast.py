@@ -68,14 +68,14 @@ def likely(
     no forecast.
     """
     capacity = chosen.memory_bytes["capacity"]
-    mine, held = forecast(chosen, quantity, factors, basis)
+    seconds, held = forecast(chosen, quantity, factors, basis)
     order: list[tuple[tuple[int, float], Prediction]] = []
     for rival in rivals:
-        theirs, needs = forecast(rival, quantity, factors, basis)
+        its_seconds, needs = forecast(rival, quantity, factors, basis)
         fits = needs <= capacity
-        better = fits & ((theirs < mine) | (held > capacity))
+        better = fits & ((its_seconds < seconds) | (held > capacity))
         first = int(better.argmax()) if better.any() else len(factors)
-        order.append(((first, float(np.min(theirs / mine))), rival))
+        order.append(((first, float(np.min(its_seconds / seconds))), rival))
     order.sort(key=lambda entry: entry[0])
     first = order[0][0][0] if order else len(factors)
     place = float(factors[first]) if first < len(factors) else None

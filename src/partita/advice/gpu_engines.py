@@ -3,7 +3,6 @@
 Options as documented for vLLM 0.25 (docs.vllm.ai: engine arguments, data parallel deployment, context
 parallel deployment), SGLang (docs.sglang.io: server arguments; DP, DPA and router; decode context
 parallelism) and TensorRT-LLM 1.x (nvidia.github.io/TensorRT-LLM: trtllm-serve, LLM API's KvCacheConfig).
-Knows no prices.
 """
 
 from __future__ import annotations

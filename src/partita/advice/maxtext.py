@@ -3,7 +3,7 @@
 By the logical axis rules of MaxText's `base.yml` and `inference.yml` (github.com/AI-Hypercomputer/maxtext,
 read at 0.2.3 and later): `tensor` splits d_ff and heads, `fsdp` splits d_model for storage and tokens in use
 (the weights are gathered), `data` replicates. `ici_` counts chips inside a slice, `dcn_` those between
-slices. Knows no prices.
+slices.
 """
 
 from __future__ import annotations

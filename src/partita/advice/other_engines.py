@@ -1,6 +1,6 @@
 """A plan in other engines' terms where it can be expressed, and by name what cannot be where not.
 
-Each engine's file cites the documentation its options come from. Knows nothing about prices.
+Each engine's file cites the documentation its options come from.
 """
 
 from __future__ import annotations

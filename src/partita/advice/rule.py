@@ -1,7 +1,4 @@
-"""One rule that a layout breaks or bends: what, by how much, what it costs and what would keep it.
-
-Knows nothing about which rules there are; `rules.py` lists those of a prediction.
-"""
+"""One rule that a layout breaks or bends: what, by how much, what it costs and what would keep it."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class Rule:
     step_seconds: float = 0.0
     """Bound of one step less the bound of a step that keeps the rule, everything else the same."""
     expected_seconds: float | None = None
-    """The same of the estimate; None where that was not asked."""
+    """The difference of the estimates; None where that was not asked."""
 
     @property
     def price(self) -> str:

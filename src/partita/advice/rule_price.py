@@ -1,6 +1,6 @@
 """What keeping a rule would save of a step, by the bound and, where a plan goes by it, by the estimate.
 
-As keyword arguments of `Rule`. Knows nothing about which rules there are.
+Given as keyword arguments of `Rule`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NAMES: dict[Basis, str] = {"bound": "step_seconds", "estimate": "expected_secon
 
 
 def nothing_saved(basis: Basis) -> Saved:
-    """Where no step keeps the rule."""
+    """Seconds saved where no step keeps the rule."""
     return {_NAMES[each]: 0.0 for each in _both(basis)}
 
 
 def saved(prediction: Prediction, other: Prediction, basis: Basis, part: float = 1.0) -> Saved:
-    """By `other`, of a step; `part` of it, and nothing where it takes longer."""
+    """Seconds of a step that `other` saves, or `part` of them; nothing where it takes longer."""
     return {
         _NAMES[each]: max(0.0, part * (step_seconds(prediction, each) - step_seconds(other, each)))
         for each in _both(basis)
@@ -32,7 +32,7 @@ def saved(prediction: Prediction, other: Prediction, basis: Basis, part: float =
 
 
 def saved_of_each(prediction: Prediction, basis: Basis, change: Callable[[Entry], Entry]) -> Saved:
-    """By a change of every operation, of what a chip of the longest stage does in a step."""
+    """Seconds of a step that a change of every operation saves a chip of the longest stage."""
     ledger, peaks = prediction.step.ledger, prediction.setting.peaks
     both = ledger, replace(ledger, entries=[change(entry) for entry in ledger.entries])
     before, after = (float(bound(each, peaks).step_seconds) for each in both)

@@ -132,7 +132,7 @@ def _change(
     basis: Basis,
     bound: Sensitivity | None = None,
 ) -> Sensitivity:
-    """By either time: of the pair before, the same after, and what would then be chosen."""
+    """One change by the bound or the estimate: the pair before and after, and what would then be chosen."""
     pair, same, other = pairs
     before, after = (_good(replace(each, basis=basis), objective) for each in (pair, same))
     if other is None:

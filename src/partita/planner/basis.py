@@ -1,6 +1,6 @@
 """Which of its two times a plan goes by, the bound or the estimate, and a phase's seconds by either.
 
-A plan is searched, limited and stated by one of them alone. Knows nothing about how they are made.
+A plan is searched, limited and stated by one of them alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def parse_basis(text: str) -> Basis:
 
 
 def basis_of(clusters: Iterable[Cluster], asked: Basis | None = None) -> Basis:
-    """As asked, else the estimate where the profile of every cluster compares layouts (`Profile.compares`).
+    """The basis asked for, else the estimate where every cluster's profile compares layouts.
 
     Raises InputError (field "by") where an estimate is asked for and a cluster has no profile.
     """
@@ -38,12 +38,12 @@ def basis_of(clusters: Iterable[Cluster], asked: Basis | None = None) -> Basis:
 
 
 def step_seconds(prediction: Prediction, basis: Basis) -> float:
-    """Of the longest step. Errors as those of `expected`."""
+    """Seconds of the longest step; raises the errors of `expected`."""
     return prediction.step_seconds if basis == "bound" else expected(prediction).step_seconds
 
 
 def total_seconds(prediction: Prediction, basis: Basis) -> float:
-    """Of the whole phase. Errors as those of `expected`."""
+    """Seconds of the whole phase; raises the errors of `expected`."""
     return prediction.total_seconds if basis == "bound" else expected(prediction).total_seconds
 
 

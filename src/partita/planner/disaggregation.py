@@ -42,7 +42,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Bytes crossing between the pools in seconds: at least, and as estimated where there is a profile."""
+    """Bytes that cross between the pools, and the seconds it takes: at least, and as estimated."""
 
     bytes: float
     bound_seconds: float
@@ -84,7 +84,7 @@ class DisaggregatedPlan:
 
     @property
     def prompts_per_second(self) -> float:
-        """At most: the slower pool's, or what the links between them carry."""
+        """The most that both pools sustain: what the slower one takes or the links carry."""
         crossing = self.prefill_units * self.prefill.prediction.batch / self.transfer_seconds
         return min(self.prefill_units * self.prefill.rate, self.decode_units * self.decode.rate, crossing)
 
@@ -104,7 +104,7 @@ class DisaggregatedPlan:
 
     @property
     def latency_seconds(self) -> float:
-        """Of one request: prefill, the transfer, then all decode steps."""
+        """Seconds of one request: its prefill, the transfer, then all decode steps."""
         decode = total_seconds(self.decode.prediction, self.decode.basis)
         return self.ttft_seconds + self.transfer_seconds + decode
 
@@ -238,10 +238,10 @@ def _balanced(
 
 
 def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_units: int) -> Transfer:
-    """Of one prefill's keys and values crossing between the pools.
+    """What it takes one prefill's keys and values to cross between the pools.
 
     Over the slowest level of the largest cluster, every chip of the prefill unit sending its part at once, or
-    every chip of the decode pool, if they are fewer, taking one. An estimate is that of one message of each.
+    every chip of the decode pool, if they are fewer, taking one. The estimate is that of one message a chip.
     """
     setting = prefill.prediction.setting
     workload, model = setting.workload, setting.model

@@ -1,4 +1,4 @@
-"""Rows of the tables priced as they would run: on one mesh, from one storage, with the cache's switch."""
+"""Rows of the tables priced as they would run: on one mesh, from one storage, with the cache's resharding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from partita.sharding.roles import Roles
 
 
 class Exact:
-    """Prices pairs of rows as they would run: on one mesh, from one storage, with the cache's switch."""
+    """Prices pairs of rows as they would run: on one mesh, from one storage, with the cache's resharding."""
 
     def __init__(self, tables: Tables):
         self.tables, self.question = tables, tables.question

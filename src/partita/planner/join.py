@@ -1,7 +1,7 @@
 """From rows of the space to a mesh and roles: what each phase does on which chips, as one set of axes.
 
 Both phases store the weights alike, so on every segment as many chips split E, or F, or nothing, in both:
-they are cut so finely that each axis has one role in each phase. Knows no prices.
+they are cut so finely that each axis has one role in each phase.
 """
 
 from __future__ import annotations

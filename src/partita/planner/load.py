@@ -19,7 +19,7 @@ def server(pair: Pair, traffic: Traffic | None) -> Server:
     setting, batch = pair.decode.setting, pair.prefill.batch
 
     def seconds(prompt: int, prefix: int) -> float:
-        """Of one prompt, its keys and values moved to decode's layout."""
+        """Seconds of one prompt, its keys and values moved to decode's layout."""
         context = max(setting.workload.context, prompt + 1)
         sizes = {"prompt": prompt, "prefix": prefix, "context": context}
         changed = pair.priced_in(replace(setting, workload=setting.workload.resized(**sizes)))

@@ -1,7 +1,4 @@
-"""A layout for each phase on one storage of the weights, priced together; and what a plan is to be good at.
-
-Knows nothing about other layouts.
-"""
+"""A layout for each phase on one storage of the weights, priced together, and what a plan should be good at."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Pair:
 
     @property
     def reshard_seconds(self) -> float:
-        """Moving the prompts' keys and values between the layouts, once per prefill."""
+        """Seconds of moving the prompts' keys and values between the layouts, once per prefill."""
         profile = None if self.basis == "bound" else expected(self.decode).profile
         return reshard_seconds(self.prefill, self.decode, profile)
 
@@ -58,23 +55,23 @@ class Pair:
 
     @property
     def chunk_seconds(self) -> float:
-        """Of one prefill step."""
+        """Seconds of one prefill step."""
         return step_seconds(self.prefill, self.basis)
 
     @property
     def decode_seconds(self) -> float:
-        """Of all decode steps."""
+        """Seconds of all decode steps."""
         return total_seconds(self.decode, self.basis)
 
     @property
     def prefill_seconds(self) -> float:
-        """Until the whole decode batch has its prompts read: as many prefills as that takes."""
+        """Seconds until the whole decode batch has its prompts read, in as many prefills as that takes."""
         rounds = -(-prompts_of(self.decode.setting.workload, self.decode.batch) // self.prefill.batch)
         return rounds * (self.ttft_seconds + self.reshard_seconds)
 
     @property
     def latency_seconds(self) -> float:
-        """Of one request: its prefill, then all decode steps."""
+        """Seconds of one request: its prefill, then all decode steps."""
         return self.ttft_seconds + self.reshard_seconds + self.decode_seconds
 
     @property

@@ -22,14 +22,14 @@ MOST_ROWS = 20_000
 """Rows x batches, and rows, of one phase; where there are more, a layout may use fewer mesh axes."""
 
 COARSE_CELLS = 12_000
-"""The same of a first look, where there are many questions."""
+"""Rows x batches of one phase in a first look, where there are many questions."""
 
 NEAR = 1e-9
-"""Of two numbers, how far apart rounding may put them."""
+"""How far apart, relatively, rounding may put two numbers that are equal."""
 
 
 Micro = list[tuple[int, int]]
-"""For every batch how many microbatches it is cut in, and sequences of the largest."""
+"""For every batch the number of microbatches that it is cut into, and the sequences of the largest."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Tables:
 
     @cached_property
     def decode_seconds(self) -> np.ndarray:
-        """Of all output tokens, at least."""
+        """Seconds, at least, of all output tokens."""
         return self.decode.seconds * self.question.workload.output
 
     @cached_property
     def prefill_seconds(self) -> np.ndarray:
-        """Of a whole prompt, at least."""
+        """Seconds, at least, of a whole prompt."""
         return self.prefill.seconds * (self.question.workload.new_tokens / self.question.tokens_a_chunk)
 
     @cached_property
@@ -57,7 +57,7 @@ class Tables:
 
     @cached_property
     def prefill_fits(self) -> np.ndarray:
-        """The same of prompts."""
+        """Whether weights and the cache of the prompts can fit; true where in doubt."""
         return self._fits(self.prefill)
 
     def _fits(self, table: Table) -> np.ndarray:
@@ -147,7 +147,7 @@ def _as_run(question: Question, phase: Phase, batches: Sequence[int]) -> Micro:
 
 
 def _contexts(question: Question) -> tuple[float, float]:
-    """Of decode: a context on which a step takes no longer than the mean one, and the whole.
+    """A context on which a decode step takes no longer than the mean one does, and the whole context.
 
     A step's time is convex in the context, so the mean context would do, but for two things: a cache is
     padded to a multiple of the chips it is split over, and a window makes it concave: then the first step

@@ -24,7 +24,7 @@ from partita.planner.reasons import reasons
 from partita.planner.refusal import refusal
 from partita.planner.saved import SCHEMA, setting_as_json
 from partita.planner.search import ALIKE, best_pairs
-from partita.planner.unranked import unranked
+from partita.planner.unranked import about_the_estimate
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
 
@@ -218,7 +218,7 @@ def best_plan(
     chosen = simplest(found)
     ranked = [chosen, *(pair for _, pair in found if pair is not chosen)]
     named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, questions)), basis)
-    why = (*reasons(objective, chosen, named), *unranked(chosen, asked))
+    why = (*reasons(objective, chosen, named), *about_the_estimate(chosen, asked))
     return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
 
 

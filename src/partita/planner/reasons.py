@@ -20,22 +20,22 @@ _BINDS = {
 
 
 def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str]:
-    """What binds each phase, and by how much the best of every other layout loses or why it is out.
+    """What limits each phase, and by how much the best of every other layout loses, or why it is out.
 
-    By the bound or the estimate as `chosen` is.
+    Times are bounds or estimates, as those of `chosen` are.
     """
     basis = chosen.basis
     for phase in ("prefill", "decode"):
-        mine: Prediction = getattr(chosen, phase)
-        yield f"{phase}: {mine.layout.roles}; {_parts(mine, basis)}"
+        best: Prediction = getattr(chosen, phase)
+        yield f"{phase}: {best.layout.roles}; {_parts(best, basis)}"
         rivals = {}
         for pair in pairs:
             rival: Prediction = getattr(pair, phase)
             ffn = rival.layout.roles.ffn
-            if ffn == mine.layout.roles.ffn:
+            if ffn == best.layout.roles.ffn:
                 continue
-            best = rivals.get(ffn)
-            if best is None or _rank(rival, basis) < _rank(best, basis):
+            before = rivals.get(ffn)
+            if before is None or _rank(rival, basis) < _rank(before, basis):
                 rivals[ffn] = rival
         for ffn, rival in rivals.items():
             if not rival.fits:
@@ -46,7 +46,7 @@ def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str
                 )
             else:
                 seconds = step_seconds(rival, basis)
-                loses = slower(seconds / step_seconds(mine, basis))
+                loses = slower(seconds / step_seconds(best, basis))
                 yield f"{phase}: {rival.layout.roles} {loses} ({_ms(seconds)})"
     if chosen.prefill.padding:
         padded = ", ".join(f"{k} {v['from']} -> {v['to']}" for k, v in chosen.prefill.padding.items())
@@ -78,13 +78,14 @@ def _rank(prediction: Prediction, basis: Basis) -> tuple[bool, float]:
 
 
 def slower(ratio: float) -> str:
-    """In words, what takes `ratio` times as long: "is 22.0% slower", "takes 11.1 times as long"."""
+    """Says what takes `ratio` times as long: "is 22.0% slower", "takes 11.1 times as long"."""
     if ratio >= 2:
         return f"takes {ratio:,.0f} times as long" if ratio >= 100 else f"takes {ratio:.3g} times as long"
     return f"is {abs(ratio - 1):.1%} {'slower' if ratio >= 1 else 'faster'}"
 
 
 def binding(prediction: Prediction) -> str:
+    """What takes longest at peak, in words."""
     binds = prediction.bound.binds
     axes = binds.removeprefix("link:")
     return _BINDS.get(binds) or f"the links of {'axis' if len(axes) == 1 else 'axes'} {axes} bind"

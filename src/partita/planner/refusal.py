@@ -1,7 +1,4 @@
-"""Why there is no plan: no layout of both phases fits, or those that do are too slow.
-
-Knows nothing about the words; `misfit.py` has them.
-"""
+"""Why there is no plan: no layout of both phases fits, or those that do are too slow."""
 
 from __future__ import annotations
 

@@ -81,25 +81,25 @@ def _pairs_by_least(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterab
         decode_ok = decode_ok & (tables.decode.last_seconds <= question.max_tpot * (1 + NEAR))
     if question.max_ttft is not None:
         prefill_ok = prefill_ok & (tables.prefill_seconds <= question.max_ttft * (1 + NEAR))
-    heap: list[tuple[float, int, int, _Sums, int, int]] = []
+    heap: list[tuple[float, int, int, _Candidates, int, int]] = []
     order = count()
     for decode_rows, prefill_rows in by_storage(tables):
         for b, batch in enumerate(question.batches):
-            sums = _Sums.of(tables, decode_rows, prefill_rows, b, decode_ok, prefill_ok)
-            if sums is not None:
-                heapq.heappush(heap, (sums.least(0, 0), next(order), batch, sums, 0, 0))
+            candidates = _Candidates.of(tables, decode_rows, prefill_rows, b, decode_ok, prefill_ok)
+            if candidates is not None:
+                heapq.heappush(heap, (candidates.least(0, 0), next(order), batch, candidates, 0, 0))
     while heap:
-        least, _, batch, sums, i, j = heapq.heappop(heap)
-        if sums.may_keep_limits(i, j, question):
-            yield least, lambda s=sums, i=i, j=j: exact.pairs(s.decode[i], s.b, s.prefill[j], s.pb[j])
-        if j + 1 < len(sums.prefill):
-            heapq.heappush(heap, (sums.least(i, j + 1), next(order), batch, sums, i, j + 1))
-        if j == 0 and i + 1 < len(sums.decode):
-            heapq.heappush(heap, (sums.least(i + 1, 0), next(order), batch, sums, i + 1, 0))
+        least, _, batch, candidates, i, j = heapq.heappop(heap)
+        if candidates.may_keep_limits(i, j, question):
+            yield least, lambda s=candidates, i=i, j=j: exact.pairs(s.decode[i], s.b, s.prefill[j], s.pb[j])
+        if j + 1 < len(candidates.prefill):
+            heapq.heappush(heap, (candidates.least(i, j + 1), next(order), batch, candidates, i, j + 1))
+        if j == 0 and i + 1 < len(candidates.decode):
+            heapq.heappush(heap, (candidates.least(i + 1, 0), next(order), batch, candidates, i + 1, 0))
 
 
 def by_storage(tables: Tables) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of every storage both phases can have, its rows in the table of decode and in that of prefill."""
+    """For every storage that both phases can have, its rows in the table of decode and in that of prefill."""
     groups: list[dict[tuple[int, ...], list[int]]] = [{}, {}]
     for group, table in zip(groups, (tables.decode, tables.prefill), strict=True):
         for row, key in enumerate(map(tuple, table.storage.tolist())):
@@ -110,8 +110,8 @@ def by_storage(tables: Tables) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 @dataclass(frozen=True)
-class _Sums:
-    """Rows of one storage at one batch, each phase's by what it adds to the objective."""
+class _Candidates:
+    """Rows of one storage at one decode batch, those of each phase by what they add to the objective."""
 
     b: int
     decode: np.ndarray  # rows
@@ -135,6 +135,7 @@ class _Sums:
         return bool(self.steps[i] + self.chunks[j] <= question.max_tpot * (1 + NEAR))
 
     def least(self, i: int, j: int) -> float:
+        """What the two together add to the objective at least."""
         return float(self.decode_part[i] + self.prefill_part[j])
 
     @staticmethod
@@ -145,7 +146,7 @@ class _Sums:
         b: int,
         decode_ok: np.ndarray,
         prefill_ok: np.ndarray,
-    ) -> _Sums | None:
+    ) -> _Candidates | None:
         question = tables.question
         batch, workload = question.batches[b], question.workload
         decode = decode[decode_ok[decode, b]]
@@ -181,24 +182,24 @@ class _Sums:
             chips = 1 if question.objective == "throughput" else question.cluster.chips
             share = chips / (batch * workload.output)
             first, second = taken * share, seconds * rounds * share
-        mine, theirs = _ascending(first), _ascending(second, seconds)
-        return _Sums(
+        by_first, by_second = _ascending(first), _ascending(second, seconds)
+        return _Candidates(
             b,
-            decode[mine],
-            first[mine],
-            prefill[theirs],
-            pb[theirs],
-            second[theirs],
+            decode[by_first],
+            first[by_first],
+            prefill[by_second],
+            pb[by_second],
+            second[by_second],
             prompts,
-            steps[mine],
-            chunks[theirs],
-            taken[mine],
-            (seconds * rounds)[theirs],
+            steps[by_first],
+            chunks[by_second],
+            taken[by_first],
+            (seconds * rounds)[by_second],
         )
 
 
 def _growing_share(model: Model, context: int) -> float:
-    """Of the cache at a context, what grows with it: that of the layers that attend to everything."""
+    """The share of the cache that grows with the context: that of the layers that attend to everything."""
     if model.window is None:
         return 1.0
     whole = model.kv_elements_per_token_layer * context * model.global_layers

@@ -2,7 +2,7 @@
 
 A row gives each role of each segment a number of chips, 1 where nothing plays it; chips that play one role on
 one level of the fabric are one mesh axis, since only their number matters. Illegal combinations are not made:
-both phases share the letter (e, f or none) that a part of the weights is stored by. Knows no prices.
+both phases share what a part of the weights is stored by (E, F or nothing).
 """
 
 from __future__ import annotations

@@ -47,12 +47,12 @@ class Server:
 
     @property
     def decode_seconds(self) -> Numbers:
-        """Of the whole server for one request: samples x mean_output x step_seconds / slots."""
+        """Seconds that the server decodes for one request: samples x mean_output x step_seconds / slots."""
         return self.samples * self.mean_output * self.step_seconds / self.slots
 
     @property
     def seconds_per_request(self) -> Numbers:
-        """Of the whole server, slots full: prefill_seconds + decode_seconds."""
+        """Seconds of the whole server for one request, slots full: prefill_seconds + decode_seconds."""
         return self.prefill_seconds + self.decode_seconds
 
     @property
@@ -71,17 +71,17 @@ class Server:
 
     @property
     def output_tokens_per_second(self) -> Numbers:
-        """At the highest rate: requests_per_second x samples x mean_output."""
+        """Output tokens per second at the highest rate: requests_per_second x samples x mean_output."""
         return self.requests_per_second * self.samples * self.mean_output
 
     @property
     def chip_seconds_per_request(self) -> Numbers:
-        """At the highest rate: chips x seconds_per_request."""
+        """Chip-seconds of one request at the highest rate: chips x seconds_per_request."""
         return self.chips * self.seconds_per_request
 
     @property
     def chip_seconds_per_output_token(self) -> Numbers:
-        """At the highest rate: chip_seconds_per_request / (samples x mean_output)."""
+        """Chip-seconds of a token at the highest rate: chip_seconds_per_request / (samples x mean_output)."""
         return self.chip_seconds_per_request / (self.samples * self.mean_output)
 
     def utilisation(self, rate: Numbers) -> Numbers:
@@ -120,7 +120,7 @@ class Server:
     def price_per_million_output_tokens(
         self, price_per_chip_hour: Numbers, rate: Numbers | None = None
     ) -> Numbers:
-        """In the currency of `price_per_chip_hour`: chips are paid by the hour, whether used or not.
+        """The price, in that of a chip's hour: chips are paid by the hour, whether used or not.
 
         price x chips / 3600 x 10^6 / (output tokens per second), at the highest rate or at `rate`.
         """

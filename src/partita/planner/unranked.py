@@ -1,7 +1,4 @@
-"""What a plan by the bound says of the estimates that did not rank it: why not, and limits that they break.
-
-Knows nothing about how plans are chosen.
-"""
+"""What a plan by the bound says of the estimates that did not rank it: why not, and broken limits."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from partita.specs.units import format_range, format_seconds
 _INSTEAD = "--by estimate plans for what is estimated"
 
 
-def unranked(chosen: Pair, asked: Sequence[Question]) -> Iterator[str]:
+def about_the_estimate(chosen: Pair, asked: Sequence[Question]) -> Iterator[str]:
     """Sentences about a pair chosen by the bound; none where it was chosen by the estimate.
 
     asked: as the user did, each with the same limits and the same `basis`.
@@ -33,7 +30,7 @@ def unranked(chosen: Pair, asked: Sequence[Question]) -> Iterator[str]:
 
 
 def _why(asked: Sequence[Question]) -> Iterator[str]:
-    """Of the first profile that does not compare layouts."""
+    """Why the estimate does not rank: the first profile that does not compare layouts."""
     profiles = (question.cluster.profile for question in asked)
     name = next((profile.name for profile in profiles if profile is not None and not profile.compares), None)
     if name is not None:

@@ -1,7 +1,4 @@
-"""Sizes padded so that a split divides: how many shards axes make, and which dim of heads pads least.
-
-Knows nothing about phases, roles or which axes a layout chose.
-"""
+"""Sizes padded so that a split divides: how many shards axes make, and which dim of heads pads least."""
 
 from __future__ import annotations
 

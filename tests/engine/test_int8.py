@@ -14,8 +14,7 @@ from tests import reference
 from tests.combinations import tiny_model
 from tests.engine.bench import QUICK, TOLERANCE, logits_beside_tokens, replicas_agree
 
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.engine.engine import Engine
 from partita.engine.programs import Programs
 from partita.engine.shapes import Part
@@ -66,7 +65,7 @@ def floats(model: Model) -> MemoryCheckpoint:
 def stood_for(model: Model) -> dict[str, np.ndarray]:
     """The floats that a model's int8 parameters stand for."""
     held = floats(model).in_int8()
-    return {name: held.tensor(name) for name in all_parameter_shapes(model)}
+    return {name: held.read(name) for name in all_parameter_shapes(model)}
 
 
 def run(on: Engine) -> tuple[np.ndarray, np.ndarray, Any, Layout]:

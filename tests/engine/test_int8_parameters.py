@@ -14,13 +14,11 @@ from tests.combinations import tiny_model
 from tests.engine.bench import replicas_agree
 
 import partita
-from partita.checkpoints.folder import open_folder
+from partita.checkpoints.folder import open_folder, write_partita_json
 from partita.checkpoints.int8 import dequantise
-from partita.checkpoints.own_names import write_model
-from partita.checkpoints.protocol import Checkpoint, MemoryCheckpoint
-from partita.checkpoints.quantise import write_int8
-from partita.checkpoints.random import random_parameters
-from partita.checkpoints.safetensors_write import Planned, write_tensors
+from partita.checkpoints.int8_folder import write_int8
+from partita.checkpoints.protocol import Checkpoint, MemoryCheckpoint, random_parameters
+from partita.checkpoints.safetensors import TensorToWrite, write_tensors
 from partita.engine.engine import Engine
 from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
@@ -136,8 +134,10 @@ def save(folder: Path, **sizes: int) -> dict[str, np.ndarray]:
     model = Model.model_validate({"name": "synthetic", **shape, **sizes})
     parameters = random_parameters(model, seed=1)
     folder.mkdir()
-    write_model(folder, model)
-    write_tensors(folder, [Planned(name, v.shape, "f32", lambda v=v: [v]) for name, v in parameters.items()])
+    write_partita_json(folder, model)
+    write_tensors(
+        folder, [TensorToWrite(name, v.shape, "f32", lambda v=v: [v]) for name, v in parameters.items()]
+    )
     return parameters
 
 

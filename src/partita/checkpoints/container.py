@@ -1,4 +1,4 @@
-"""What every file of named tensors has in common, whichever its format: GGUF and safetensors build on it."""
+"""What files of named tensors have in common: the readers of the GGUF and safetensors formats build on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 Index = tuple[slice, ...]
 """A slice of step 1 for each dim of an array, in the coordinates of the whole; () is all of it."""
 
-_SHOWN = 3
+_SHOWN = 3  # names of a list in an error
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class MappedFile:
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def some(what: str, names: Iterable[str]) -> str:
+def first_few(what: str, names: Iterable[str]) -> str:
     """The first few names after a verb, and how many more there are, for an error; empty for no names."""
     found = list(names)
     if not found:

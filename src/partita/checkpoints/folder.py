@@ -1,7 +1,7 @@
 """Folders as checkpoints: in Hugging Face form, or in the form that `partita quantize` writes.
 
-The second has a `partita.json` that holds the model, tensors by our names in our shapes, and beside a matrix
-in int8 its scales as `{name}_scale`.
+The second has a `partita.json` that holds the model, and tensors with the names and shapes of
+`partita.program.parameters`; beside a matrix in int8 lie its scales as `{name}_scale`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CONFIG, PARTITA_JSON = "config.json", "partita.json"
 _FORMAT = "partita-checkpoint-1"
 _LINES = {name: [f"{name} {' '.join(dims)}"] for name, dims in DIMS.items()}
-_OUR_NAMES = Names(outside=_LINES, layer="layers.{i}.", block=_LINES, bare=())
+_PARTITA_NAMES = Names(outside=_LINES, layer="layers.{i}.", block=_LINES, bare=())
 _ROWS = 4096  # of an embedding compared at a time
 
 
@@ -72,7 +72,7 @@ def _open_partita(folder: Path, name: str | None) -> StoredCheckpoint:
     model = model_from_partita_json(folder / PARTITA_JSON)
     model = model if name is None else model.model_copy(update={"name": name})
     tensors = SafetensorsFolder(folder)
-    sources = _OUR_NAMES.sources(model, tensors.shapes)
+    sources = _PARTITA_NAMES.sources(model, tensors.shapes)
     in_int8 = {name for name, form in tensors.formats.items() if form == "I8" and is_quantisable(name)}
     scales = _scale_sources(model, in_int8 & sources.keys())
     stored_scales = {scale_name(name): source for name, source in scales.items()}
@@ -83,7 +83,7 @@ def _open_partita(folder: Path, name: str | None) -> StoredCheckpoint:
 
 
 def _scale_sources(model: Model, names: Iterable[str]) -> dict[str, Source]:
-    """Where the scales of each of these parameters lie, by the parameter's name."""
+    """The place of the scales of each of these parameters, by the parameter's name."""
     shapes = all_parameter_shapes(model)
     sources = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""GGUF files as checkpoints: the model that a file describes, its parameters by our names, its tokenizer."""
+"""GGUF files as checkpoints: the model that a file describes, its parameters and its tokenizer."""
 
 from __future__ import annotations
 

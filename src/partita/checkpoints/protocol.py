@@ -1,4 +1,4 @@
-"""What a checkpoint is to whoever loads one, and the two there are: in files, and in memory.
+"""The interface of checkpoints and its two implementations: over files, and over arrays in memory.
 
 Knows nothing about file formats, nor about what is done with the parameters.
 """
@@ -71,15 +71,15 @@ class StoredCheckpoint:
 
     model: Model
     sources: Mapping[str, Source]
-    """Where each parameter lies, by its name."""
+    """The place of each parameter in the stored tensors, by its name."""
     read_stored: Read
     load_tokenizer: Callable[[], Tokenizer | None]
-    """Called once, when the tokenizer is first asked for; None where there is none, InputError for a kind
-    that is not read."""
+    """Called once, when the tokenizer is first asked for. Gives None where there is none, and raises
+    InputError for a kind that is not read."""
     scales: Mapping[str, Source] = field(default_factory=dict)
-    """Where the scales of each parameter in int8 lie, by the parameter's name."""
+    """The place of the scales of each parameter in int8, by the parameter's name."""
     load_eos_ids: Callable[[], Set[int]] = frozenset
-    """The tokens that end a text where there is no tokenizer to say so."""
+    """Gives the tokens that end a text where there is no tokenizer to say so."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -141,13 +141,13 @@ class MemoryCheckpoint:
 
     def in_int8(self) -> MemoryCheckpoint:
         """The same model with every matrix that `CHANNELS` lists quantised."""
-        held: dict[str, np.ndarray] = {}
+        arrays: dict[str, np.ndarray] = {}
         for name in all_parameter_shapes(self.model):
             if is_quantisable(name):
-                held[name], held[scale_name(name)] = quantise(name, self.read(name))
+                arrays[name], arrays[scale_name(name)] = quantise(name, self.read(name))
             else:
-                held[name] = self.read(name)
-        return MemoryCheckpoint(self.model, held, self.tokenizer)
+                arrays[name] = self.read(name)
+        return MemoryCheckpoint(self.model, arrays, self.tokenizer)
 
 
 def random_parameters(model: Model, seed: int) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from partita.checkpoints.container import Damaged, Index, MappedFile, StoredTensor, some
+from partita.checkpoints.container import Damaged, Index, MappedFile, StoredTensor, first_few
 from partita.errors import InputError
 from partita.specs.hugging_face.file import load
 
@@ -147,7 +147,7 @@ class SafetensorsFolder:
             if name in names and form not in formats
         ]
         if wrong:
-            message = f"{some('stores', wrong)}; accepted formats are {', '.join(formats)}"
+            message = f"{first_few('stores', wrong)}; accepted formats are {', '.join(formats)}"
             raise InputError("model", str(self.path), message)
 
 
@@ -160,10 +160,10 @@ def _by_index(folder: Path) -> dict[str, SafetensorsFile]:
     names = sorted(set(places.values()))
     outside = [name for name in names if Path(name).name != name]
     if outside:
-        raise InputError("model", str(path), some("names files outside its folder:", outside))
+        raise InputError("model", str(path), first_few("names files outside its folder:", outside))
     absent = [name for name in names if not (folder / name).is_file()]
     if absent:
-        raise InputError("model", str(path), some("names files that are not there:", absent))
+        raise InputError("model", str(path), first_few("names files that are not there:", absent))
     files = {name: SafetensorsFile(folder / name) for name in names}
     wrong = [f"{name} in {place}" for name, place in places.items() if name not in files[place].tensors]
     unlisted = [
@@ -172,7 +172,7 @@ def _by_index(folder: Path) -> dict[str, SafetensorsFile]:
         for tensor in file.tensors
         if places.get(tensor) != name
     ]
-    problems = [some("lists what is not there:", wrong), some("does not list", unlisted)]
+    problems = [first_few("lists what is not there:", wrong), first_few("does not list", unlisted)]
     if any(problems):
         raise InputError("model", str(path), "; ".join(problem for problem in problems if problem))
     return {name: files[place] for name, place in places.items()}

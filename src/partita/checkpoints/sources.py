@@ -1,8 +1,9 @@
-"""Where each parameter lies in a file's tensors, written as text, checked, and read slice by slice.
+"""The place of each parameter in the tensors of a file: written as text, checked, and read slice by slice.
 
-A line of text says which tensor, and how its axes are made of the letters of our dims, slowest first:
+A line of text says which tensor, and how its axes are made of the letters of dims that
+`partita.program.parameters` explains, slowest first:
 
-    "self_attn.q_proj.weight KGD E"         [K G D, E]; our q is [E, K, G, D]
+    "self_attn.q_proj.weight KGD E"         [K G D, E]; the parameter q is [E, K, G, D]
     "self_attn.k_proj.weight KD E"          one part of several that are stacked along the letter they lack
     "attn.c_attn.weight E KGD+[KD]+KD"      the part in brackets of parts that lie one after the other
     "query_key_value.weight KTD E"          T: a key/value head's G queries, then its key, then its value
@@ -23,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike
 
-from partita.checkpoints.container import Index, some
+from partita.checkpoints.container import Index, first_few
 from partita.checkpoints.dims import DIMS, kind
 from partita.errors import InputError
 from partita.program.parameters import Shape, all_parameter_shapes
@@ -44,9 +45,9 @@ class _Axis:
     length: int
     """The length of the whole axis, which may hold other parts too."""
     start: int = 0
-    """Where the part begins along the axis."""
+    """The position along the axis where the part begins."""
     offsets: tuple[int, ...] = ()
-    """Where our dim begins in each letter."""
+    """The position within each letter where the parameter's dim begins."""
 
     def read_range(self, wanted: Ranges) -> tuple[slice, Index, Shape]:
         """What to read of the axis, the shape to give that, and the slice of it for each letter."""
@@ -84,7 +85,7 @@ class TensorPart:
         return tuple(axis.length for axis in self.axes)
 
     def read(self, read: Read, wanted: Ranges, sizes: Mapping[str, int]) -> np.ndarray:
-        """The values in the order of our dims."""
+        """The values, their axes in the order of the parameter's dims."""
         asked = {**wanted, "D": range(sizes["D"])} if self.paired else wanted
         ranges = [axis.read_range(asked) for axis in self.axes]
         values = read(self.stored, tuple(part for part, _, _ in ranges))
@@ -238,9 +239,9 @@ def check_tensors(
         if stored.get(name, shape) != shape
     ]
     problems = [
-        some("lacks", missing),
-        some("has other shapes than its configuration gives for", misshapen),
-        some(f"holds what is not run here{why}:", map(repr, extra)),
+        first_few("lacks", missing),
+        first_few("has other shapes than its configuration gives for", misshapen),
+        first_few(f"holds what is not run here{why}:", map(repr, extra)),
     ]
     if any(problems):
         message = "; ".join(problem for problem in problems if problem)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.checkpoints import stored_forms as forms
+from tests.checkpoints.in_memory import in_int8
 
 from partita.checkpoints.int8 import channel_index, dequantise, quantise
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
@@ -92,7 +93,7 @@ def test_the_scales_of_a_slice_are_those_of_its_channels():
 def test_a_checkpoint_in_memory_in_int8():
     checkpoint = MemoryCheckpoint(MODEL, random_parameters(MODEL, seed=1))
     assert checkpoint.quantised == frozenset()
-    held = checkpoint.in_int8()
+    held = in_int8(checkpoint)
     assert held.quantised == {
         name for name in all_parameter_shapes(MODEL) if name.rpartition(".")[2] in CHANNELS
     }

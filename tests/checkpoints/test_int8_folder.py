@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.checkpoints import stored_forms as forms
 from tests.checkpoints import tiny_folder
+from tests.checkpoints.in_memory import in_int8
 from tests.checkpoints.tiny_gguf import WriteGGUF
 
 from partita.checkpoints import int8_folder
@@ -39,7 +40,7 @@ def test_a_folder_of_every_family_comes_back_in_int8(family: str, dtype: str, tm
     found = open_checkpoint(str(tmp_path / "out"))
     assert found.model == model
     assert found.tokenizer is None
-    assert found.quantised == checkpoint.in_int8().quantised
+    assert found.quantised == in_int8(checkpoint).quantised
     kept = ml_dtypes.bfloat16 if dtype == "bf16" else np.float32
     total = 0
     for name, values in checkpoint.parameters.items():
@@ -88,7 +89,7 @@ def test_the_scaling_of_positions_comes_back(scaling: Any, tmp_path: Path):
 def test_a_folder_that_does_not_fit_is_refused(
     name: str, values: np.ndarray | None, message: str, tmp_path: Path
 ):
-    held = MemoryCheckpoint(forms.LLAMA, random_parameters(forms.LLAMA, seed=4)).in_int8()
+    held = in_int8(MemoryCheckpoint(forms.LLAMA, random_parameters(forms.LLAMA, seed=4)))
     write_int8(held, tmp_path / "out")
     tensors = {**held.parameters, name: values}
     kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -115,7 +116,7 @@ def test_several_files_have_an_index(tmp_path: Path):
 
 
 def test_int8_is_copied_as_it_is(tmp_path: Path):
-    held = MemoryCheckpoint(forms.LLAMA, random_parameters(forms.LLAMA, seed=4)).in_int8()
+    held = in_int8(MemoryCheckpoint(forms.LLAMA, random_parameters(forms.LLAMA, seed=4)))
     write_int8(held, tmp_path / "first")
     write_int8(open_folder(tmp_path / "first"), tmp_path / "again")
     for name in ("model.safetensors", "partita.json"):

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from tests import reference
+from tests.checkpoints.in_memory import in_int8
 from tests.combinations import tiny_model
 from tests.engine.bench import QUICK, TOLERANCE, logits_beside_tokens, replicas_agree
 
@@ -64,7 +65,7 @@ def floats(model: Model) -> MemoryCheckpoint:
 
 def stood_for(model: Model) -> dict[str, np.ndarray]:
     """The floats that a model's int8 parameters stand for."""
-    held = floats(model).in_int8()
+    held = in_int8(floats(model))
     return {name: held.read(name) for name in all_parameter_shapes(model)}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from tests.checkpoints.in_memory import in_int8
 from tests.combinations import tiny_model
 from tests.engine.bench import replicas_agree
 
@@ -45,7 +46,7 @@ def test_wherever_weights_are_quantised_they_are_the_same(tmp_path: Path, decode
     write_int8(floats(MODEL), tmp_path / "int8", "f32")
     found = [
         placed(checkpoint, decode)
-        for checkpoint in (floats(MODEL), floats(MODEL).in_int8(), open_folder(tmp_path / "int8"))
+        for checkpoint in (floats(MODEL), in_int8(floats(MODEL)), open_folder(tmp_path / "int8"))
     ]
     assert sum(array.dtype == np.int8 for array in found[0].values()) == 2 + 5 * MODEL.layers
     for name, array in found[0].items():
@@ -68,7 +69,7 @@ def test_a_process_that_holds_a_part_quantises_it_as_whoever_holds_all(
         "partita.engine.parameters._held",
         lambda target: [target.sharding.devices_indices_map(target.shape)[device]],
     )
-    for checkpoint in (floats(MODEL), floats(MODEL).in_int8()):
+    for checkpoint in (floats(MODEL), in_int8(floats(MODEL))):
         for name, array in placed(checkpoint, decode).items():
             mine, right = (
                 next(np.asarray(s.data) for s in each.addressable_shards if s.device == device)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from tests import reference
+from tests.checkpoints.in_memory import in_int8
 from tests.checkpoints.tiny_gguf import TINY
 
 from partita.checkpoints.open import open_checkpoint
@@ -81,7 +82,7 @@ def test_what_a_name_stands_for():
 def test_perplexity_is_what_the_reference_predicts():
     """In float32, and in int8 of what the numbers stand for; a cache in int8 costs something of its own."""
     checkpoint = MemoryCheckpoint(TINY, random_parameters(TINY, seed=2))
-    held = checkpoint.in_int8()
+    held = in_int8(checkpoint)
     stood_for = {name: held.read(name) for name in all_parameter_shapes(TINY)}
     parts = [[1, 5, 3, 3, 8, 2, 0], [9, 4, 4, 7, 6, 1, 11]]
     kinds = [formats_named("int8"), formats_named("int8+kv")]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from partita.checkpoints.container import Index
-from partita.checkpoints.dims import is_quantisable, kind
-from partita.checkpoints.int8 import channel_index, dequantise, quantise
+from partita.checkpoints.dims import kind
+from partita.checkpoints.int8 import channel_index, dequantise
 from partita.checkpoints.sources import Read, Source
 from partita.program.parameters import Shape, all_parameter_shapes, scale_name
 from partita.specs.model import Model
@@ -138,16 +138,6 @@ class MemoryCheckpoint:
 
     def read_scale(self, name: str, index: Index = ()) -> np.ndarray:
         return self.parameters[scale_name(name)][index]
-
-    def in_int8(self) -> MemoryCheckpoint:
-        """The same model with every matrix that `CHANNELS` lists quantised."""
-        arrays: dict[str, np.ndarray] = {}
-        for name in all_parameter_shapes(self.model):
-            if is_quantisable(name):
-                arrays[name], arrays[scale_name(name)] = quantise(name, self.read(name))
-            else:
-                arrays[name] = self.read(name)
-        return MemoryCheckpoint(self.model, arrays, self.tokenizer)
 
 
 def random_parameters(model: Model, seed: int) -> dict[str, np.ndarray]:

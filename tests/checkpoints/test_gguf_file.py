@@ -10,16 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.checkpoints.tiny_gguf import WriteGGUF
 
-from partita.checkpoints.gguf import GGUFCheckpoint
+from partita.checkpoints.gguf import open_gguf
 from partita.checkpoints.gguf_file import GGUFFile
-from partita.checkpoints.packaged import packaged_gguf
+from partita.checkpoints.open import packaged_gguf
 from partita.errors import InputError
 from partita.program.parameters import all_parameter_shapes
 
 
 def assert_refused(path: Path) -> str:
     with pytest.raises(InputError) as caught:
-        GGUFCheckpoint(path)
+        open_gguf(path)
     assert (caught.value.field, caught.value.value) == ("model", str(path))
     assert "\n" not in str(caught.value)
     return caught.value.message
@@ -28,7 +28,7 @@ def assert_refused(path: Path) -> str:
 def sizes_of(path: Path) -> tuple[int, int]:
     """Where the tensors' bytes begin and end in a GGUF file."""
     tensors = GGUFFile(path).tensors.values()
-    return min(tensor.offset for tensor in tensors), max(tensor.offset + tensor.bytes for tensor in tensors)
+    return min(tensor.start for tensor in tensors), max(tensor.stop for tensor in tensors)
 
 
 def test_the_real_file_cut_short_is_refused_wherever_it_ends(tmp_path: Path):
@@ -47,7 +47,7 @@ def test_a_tiny_file_cut_at_every_byte_is_refused(write_gguf: WriteGGUF):
     path = write_gguf()
     data, end = sizes_of(path)
     os.truncate(path, end)
-    GGUFCheckpoint(path)
+    open_gguf(path)
     for size in [*range(end - 1, data, -13), *range(data, -1, -1)]:
         os.truncate(path, size)
         assert_refused(path)
@@ -70,9 +70,9 @@ def test_flipped_header_bits_never_give_a_traceback(write_gguf: WriteGGUF):
 def loads_whole(path: Path) -> bool:
     """Whether everything in the file can be had; any exception but InputError, on one line, is a failure."""
     try:
-        checkpoint = GGUFCheckpoint(path)
+        checkpoint = open_gguf(path)
         for name, shape in all_parameter_shapes(checkpoint.model).items():
-            assert checkpoint.tensor(name).shape == shape
+            assert checkpoint.read(name).shape == shape
         if checkpoint.tokenizer is not None:
             checkpoint.tokenizer.encode("abcd 34")
     except InputError as error:
@@ -88,7 +88,7 @@ def test_any_bytes_after_the_magic_are_refused(tmp_path: Path, rest: bytes):
     path = tmp_path / "noise.gguf"
     path.write_bytes(b"GGUF\x03\x00\x00\x00" + rest)
     with pytest.raises(InputError) as caught:
-        GGUFCheckpoint(path)
+        open_gguf(path)
     assert "\n" not in str(caught.value)
 
 

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from tests.checkpoints import stored_forms as forms
 from tests.checkpoints import tiny_folder
+from tests.checkpoints.in_memory import in_int8
 from tests.checkpoints.tiny_gguf import WriteGGUF
 
-from partita.checkpoints import quantise as writing
+from partita.checkpoints import int8_folder
 from partita.checkpoints.folder import open_folder
-from partita.checkpoints.gguf import GGUFCheckpoint
+from partita.checkpoints.gguf import open_gguf
 from partita.checkpoints.int8 import quantise
+from partita.checkpoints.int8_folder import write_int8
 from partita.checkpoints.open import open_checkpoint
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.quantise import write_int8
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.errors import InputError
 from partita.program.parameters import all_parameter_shapes
 from partita.specs.model import Model
@@ -40,7 +40,7 @@ def test_a_folder_of_every_family_comes_back_in_int8(family: str, dtype: str, tm
     found = open_checkpoint(str(tmp_path / "out"))
     assert found.model == model
     assert found.tokenizer is None
-    assert found.quantised == checkpoint.in_int8().quantised
+    assert found.quantised == in_int8(checkpoint).quantised
     kept = ml_dtypes.bfloat16 if dtype == "bf16" else np.float32
     total = 0
     for name, values in checkpoint.parameters.items():
@@ -49,10 +49,10 @@ def test_a_folder_of_every_family_comes_back_in_int8(family: str, dtype: str, tm
             np.testing.assert_array_equal(found.read_int8(name, ()), whole)
             np.testing.assert_array_equal(found.read_scale(name, ()), scale)
             index = tuple(slice(1, n) for n in values.shape)
-            np.testing.assert_array_equal(found.read(name, index), found.tensor(name)[index])
+            np.testing.assert_array_equal(found.read(name, index), found.read(name)[index])
             total += whole.nbytes + scale.nbytes
         else:
-            np.testing.assert_array_equal(found.tensor(name), values.astype(kept).astype(np.float32))
+            np.testing.assert_array_equal(found.read(name), values.astype(kept).astype(np.float32))
             total += values.astype(kept).nbytes
     assert size == total
 
@@ -89,7 +89,7 @@ def test_the_scaling_of_positions_comes_back(scaling: Any, tmp_path: Path):
 def test_a_folder_that_does_not_fit_is_refused(
     name: str, values: np.ndarray | None, message: str, tmp_path: Path
 ):
-    held = MemoryCheckpoint(forms.LLAMA, random_parameters(forms.LLAMA, seed=4)).in_int8()
+    held = in_int8(MemoryCheckpoint(forms.LLAMA, random_parameters(forms.LLAMA, seed=4)))
     write_int8(held, tmp_path / "out")
     tensors = {**held.parameters, name: values}
     kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -112,11 +112,11 @@ def test_several_files_have_an_index(tmp_path: Path):
         assert end <= 500
     one, many = open_folder(tmp_path / "one"), open_folder(tmp_path / "many")
     for name in all_parameter_shapes(forms.LLAMA):
-        np.testing.assert_array_equal(one.tensor(name), many.tensor(name))
+        np.testing.assert_array_equal(one.read(name), many.read(name))
 
 
 def test_int8_is_copied_as_it_is(tmp_path: Path):
-    held = MemoryCheckpoint(forms.LLAMA, random_parameters(forms.LLAMA, seed=4)).in_int8()
+    held = in_int8(MemoryCheckpoint(forms.LLAMA, random_parameters(forms.LLAMA, seed=4)))
     write_int8(held, tmp_path / "first")
     write_int8(open_folder(tmp_path / "first"), tmp_path / "again")
     for name in ("model.safetensors", "partita.json"):
@@ -128,14 +128,14 @@ def test_int8_is_copied_as_it_is(tmp_path: Path):
 def test_a_tall_matrix_is_quantised_by_blocks_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     checkpoint = MemoryCheckpoint(forms.LLAMA, random_parameters(forms.LLAMA, seed=4))
     write_int8(checkpoint, tmp_path / "whole")
-    monkeypatch.setattr(writing, "_BLOCK", 5 * forms.LLAMA.d_model)
+    monkeypatch.setattr(int8_folder, "_BLOCK", 5 * forms.LLAMA.d_model)
     write_int8(checkpoint, tmp_path / "blocks")
     files = [tmp_path / name / "model.safetensors" for name in ("whole", "blocks")]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_the_tokenizer_comes_along(write_gguf: WriteGGUF, tmp_path: Path):
-    original = GGUFCheckpoint(write_gguf({"tokenizer.ggml.add_bos_token": True}))
+    original = open_gguf(write_gguf({"tokenizer.ggml.add_bos_token": True}))
     write_int8(original, tmp_path / "out")
     before, after = original.tokenizer, open_folder(tmp_path / "out").tokenizer
     assert before is not None
@@ -183,7 +183,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from partita.checkpoints.open import open_checkpoint
-from partita.checkpoints.quantise import write_int8
+from partita.checkpoints.int8_folder import write_int8
 def progress(done, of):
     if done == of // 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -244,7 +244,7 @@ def test_reading_and_writing_need_the_room_of_one_layer(deep: Path, tmp_path: Pa
     tracemalloc.start()
     try:
         for name in all_parameter_shapes(DEEP):
-            checkpoint.tensor(name)
+            checkpoint.read(name)
         _, reading = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
         write_int8(checkpoint, tmp_path / "out")
@@ -264,7 +264,7 @@ names = list(all_parameter_shapes(checkpoint.model))
 peaks = []
 for part in (names[:12], names):
     for name in part:
-        checkpoint.tensor(name)
+        checkpoint.read(name)
     peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 print(peaks[1] - peaks[0])
 """

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.checkpoints.tiny_gguf import TINY as TINY_MODEL
 from tests.checkpoints.tiny_gguf import TINY_METADATA, WriteGGUF, stored_tensors
 
-from partita.checkpoints.gguf import GGUFCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.gguf import open_gguf
+from partita.checkpoints.protocol import random_parameters
 from partita.checkpoints.tokenizer import Tokenizer
 from partita.errors import InputError
 
@@ -31,7 +31,7 @@ def write(write_gguf: WriteGGUF, vocabulary: int = 300, **changes: Any) -> Token
     metadata = {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
     model = TINY_MODEL.model_copy(update={"vocabulary": vocabulary})
     tensors = stored_tensors(model, random_parameters(model, seed=0))
-    tokenizer = GGUFCheckpoint(write_gguf({**without, **metadata}, tensors)).tokenizer
+    tokenizer = open_gguf(write_gguf({**without, **metadata}, tensors)).tokenizer
     assert tokenizer is not None
     return tokenizer
 

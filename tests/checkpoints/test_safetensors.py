@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.checkpoints.tiny_folder import safetensors_bytes
 
-from partita.checkpoints.safetensors_file import FLOATS, SafetensorsFile
+from partita.checkpoints.safetensors import FLOATS, SafetensorsFile
 from partita.errors import InputError
 
 TENSORS = {
@@ -42,8 +42,8 @@ def test_tensors_are_read_by_slices(file: Path):
         name: tensor.shape for name, tensor in TENSORS.items()
     }
     for name, tensor in TENSORS.items():
-        np.testing.assert_array_equal(read.array(name, ()), tensor.astype(np.float32))
-    np.testing.assert_array_equal(read.array("a.weight", (slice(1, 3), slice(0, 2))), [[4, 5], [8, 9]])
+        np.testing.assert_array_equal(read.read(name, ()), tensor.astype(np.float32))
+    np.testing.assert_array_equal(read.read("a.weight", (slice(1, 3), slice(0, 2))), [[4, 5], [8, 9]])
 
 
 def test_a_file_cut_at_every_byte_is_refused(file: Path):
@@ -63,7 +63,7 @@ def reads_whole(path: Path) -> bool:
         read = SafetensorsFile(path)
         for name, tensor in read.tensors.items():
             if tensor.format in FLOATS:
-                assert read.array(name, ()).shape == tensor.shape
+                assert read.read(name, ()).shape == tensor.shape
     except InputError as error:
         if "\n" in str(error):
             raise

@@ -11,10 +11,10 @@ from tests.checkpoints import stored_forms as forms
 from tests.checkpoints import tiny_gguf
 from tests.checkpoints.tiny_gguf import WriteGGUF
 
-from partita.checkpoints.gguf import GGUFCheckpoint, model_from_gguf
-from partita.checkpoints.gguf_models import ARCHITECTURES
-from partita.checkpoints.gguf_names import names_of
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.gguf import open_gguf
+from partita.checkpoints.gguf_model import ARCHITECTURES
+from partita.checkpoints.names import GGUF
+from partita.checkpoints.protocol import StoredCheckpoint, random_parameters
 from partita.errors import InputError
 from partita.program.parameters import all_parameter_shapes
 from partita.program.rotary import frequencies
@@ -67,10 +67,10 @@ def write(write_gguf: WriteGGUF, case: str, parameters: dict[str, np.ndarray], *
 def test_every_architecture_is_read_as_it_is_stored(write_gguf: WriteGGUF, case: str):
     model = CASES[case][1]
     parameters = random_parameters(model, seed=3)
-    checkpoint = GGUFCheckpoint(write(write_gguf, case, parameters))
+    checkpoint = open_gguf(write(write_gguf, case, parameters))
     assert checkpoint.model == model
     for name in all_parameter_shapes(model):
-        np.testing.assert_array_equal(checkpoint.tensor(name), parameters[name], err_msg=name)
+        np.testing.assert_array_equal(checkpoint.read(name), parameters[name], err_msg=name)
 
 
 def test_every_architecture_has_a_case():
@@ -82,26 +82,28 @@ def test_names_are_those_of_the_gguf_library(architecture: str):
     number = next(key for key, name in MODEL_ARCH_NAMES.items() if name == architecture)
     known = {TENSOR_NAMES[tensor] for tensor in MODEL_TENSORS[MODEL_ARCH(number)]}
     stored = {
-        piece.stored.removesuffix(".weight").removesuffix(".bias").replace("blk.0.", "blk.{bid}.")
+        part.stored.removesuffix(".weight").removesuffix(".bias").replace("blk.0.", "blk.{bid}.")
         for name, model, _ in CASES.values()
         if name == architecture
-        for parameter, source in names_of(name, model).sources(model, {}).items()
+        for parameter, source in GGUF[name].sources(model, {}).items()
         if not parameter.startswith(("layers.1", "layers.2"))
-        for piece in source.pieces
+        for part in source.parts
     }
     assert stored <= known
     assert stored or architecture == "llama"
 
 
 @given(data=st.data())
-def test_any_slice_of_a_quantised_file_equals_that_of_the_whole(smollm2: GGUFCheckpoint, data: st.DataObject):
+def test_any_slice_of_a_quantised_file_equals_that_of_the_whole(
+    smollm2: StoredCheckpoint, data: st.DataObject
+):
     name = data.draw(
         st.sampled_from(["layers.3.q", "layers.3.kv", "layers.3.o", "layers.3.ffn_in", "layers.3.norm"])
     )
     shape = all_parameter_shapes(smollm2.model)[name]
     ends = [sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
     index = tuple(slice(*pair) for pair in ends)
-    np.testing.assert_array_equal(smollm2.read(name, index), smollm2.tensor(name)[index])
+    np.testing.assert_array_equal(smollm2.read(name, index), smollm2.read(name)[index])
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_the_largest_gemma_scales_scores_by_its_width(
         path = write(write_gguf, "larger", random_parameters(larger, seed=0))
     finally:
         del CASES["larger"]
-    assert model_from_gguf(path) == larger
+    assert open_gguf(path).model == larger
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_the_largest_gemma_scales_scores_by_its_width(
 )
 def test_scaling_of_positions_is_read(write_gguf: WriteGGUF, metadata: dict[str, Any], scaling: Any):
     parameters = random_parameters(forms.QWEN2, seed=0)
-    model = model_from_gguf(write(write_gguf, "qwen2", parameters, **metadata))
+    model = open_gguf(write(write_gguf, "qwen2", parameters, **metadata)).model
     assert model == forms.QWEN2.model_copy(update={"rotary_scaling": scaling})
 
 
@@ -168,7 +170,7 @@ def test_the_scaling_of_llama_3_is_found_in_its_divisors(write_gguf: WriteGGUF, 
     assert found.min() == 1
     assert found.max() == pytest.approx(factor)
     assert ((found > 1.01) & (found < 0.99 * factor)).any()  # one that is neither kept nor divided whole
-    model = model_from_gguf(llama3(write_gguf, found))
+    model = open_gguf(llama3(write_gguf, found)).model
     assert isinstance(model.rotary_scaling, Llama3Scaling)
     assert model.rotary_scaling.factor == pytest.approx(factor)
     assert model.rotary_scaling == scaling.model_copy(update={"factor": model.rotary_scaling.factor})
@@ -180,11 +182,11 @@ def test_the_scaling_of_llama_3_is_found_in_its_divisors(write_gguf: WriteGGUF, 
 )
 def test_other_divisors_are_refused(write_gguf: WriteGGUF, change: Any):
     with pytest.raises(InputError, match=r"rope_freqs\.weight are not the divisors"):
-        model_from_gguf(llama3(write_gguf, np.ascontiguousarray(change(divisors(LLAMA3)))))
+        open_gguf(llama3(write_gguf, np.ascontiguousarray(change(divisors(LLAMA3)))))
 
 
 def test_divisors_of_one_change_nothing(write_gguf: WriteGGUF):
-    assert model_from_gguf(llama3(write_gguf, np.ones(16))).rotary_scaling is None
+    assert open_gguf(llama3(write_gguf, np.ones(16))).model.rotary_scaling is None
 
 
 @pytest.mark.parametrize(
@@ -203,6 +205,6 @@ def test_divisors_of_one_change_nothing(write_gguf: WriteGGUF):
 def test_keys_that_are_not_run_are_refused(write_gguf: WriteGGUF, case: str, key: str, value: Any):
     parameters = random_parameters(CASES[case][1], seed=0)
     with pytest.raises(InputError) as caught:
-        model_from_gguf(write(write_gguf, case, parameters, **{key: value}))
+        open_gguf(write(write_gguf, case, parameters, **{key: value}))
     assert caught.value.field.startswith(CASES[case][0])
     assert "\n" not in str(caught.value)

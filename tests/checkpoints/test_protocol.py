@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from partita.checkpoints.protocol import Checkpoint, MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import Checkpoint, MemoryCheckpoint, random_parameters
 from partita.program.parameters import all_parameter_shapes, layer_parameter_shapes, parameter_shapes
 from partita.specs.catalogue import catalogue_model, model_names
 from partita.specs.model import Model
@@ -84,5 +83,5 @@ def test_scales_keep_activations_near_one():
 
 def test_a_memory_checkpoint_is_a_checkpoint():
     checkpoint: Checkpoint = MemoryCheckpoint(SMALL, random_parameters(SMALL, seed=0))
-    assert checkpoint.tensor("embed").shape == (40, 48)
+    assert checkpoint.read("embed").shape == (40, 48)
     assert checkpoint.tokenizer is None

@@ -20,7 +20,9 @@ def main() -> None:
     )
     for layout in LAYOUTS:
         found = predict(setting, "decode", parse_layout(layout, mesh.axes))
-        print(f"{layout}: bound {format_seconds(found.step_seconds)} a step, largest part {found.bound.binds}")
+        print(
+            f"{layout}: bound {format_seconds(found.step_seconds)} a step, largest part {found.bound.binds}"
+        )
         if found.estimate is not None:
             print(f"  estimate {format_seconds(found.estimate.step_seconds)}")
         for (kind, axes), (sent, messages) in found.step.ledger.collectives().items():

@@ -1,18 +1,24 @@
-"""README and docs say what is there: links, pages, command lines, paths, names, and what they quote of the program.
+"""README and docs say what is there: links, pages, commands, paths, names, and what they quote.
 
-Needs neither a network nor MkDocs. A fenced `console` block starts with a command; the lines below are its output, a
-line `...` standing for some that are left out. Those of commands whose output no machine changes are run and compared.
+Needs neither a network nor MkDocs. A fenced `console` block starts with a command; the lines below are its
+output, a line `...` standing for some that are left out. Where a command prints the same on every machine it
+is run, and what is quoted compared with what it prints.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 import typer.main
@@ -30,7 +36,7 @@ PROGRAM: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = PROGRAM.commands
 SAME_EVERYWHERE = ("plan", "predict", "explain", "models", "clusters", "glossary", "reproduce")
 """Commands that neither run a model nor a clock."""
-COLUMNS = 110
+COLUMNS = "110"
 """Width of the terminal that quoted output was printed on."""
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
@@ -61,7 +67,12 @@ def spans(page: Path) -> list[str]:
 
 
 def blocks(kind: str | None = None) -> list[Block]:
-    found = [Block(page, *match) for page in TEXTS for match in FENCE.findall(page.read_text(encoding="utf-8"))]
+    """All of a kind; a line that ends in a backslash is joined with the next."""
+    found = [
+        Block(page, language, text.replace("\\\n", ""))
+        for page in TEXTS
+        for language, text in FENCE.findall(page.read_text(encoding="utf-8"))
+    ]
     return [block for block in found if kind in (None, block.kind)]
 
 
@@ -125,7 +136,11 @@ def test_the_map_of_the_code_has_every_room():
 # -- the command line ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("page", "line"), command_lines(), ids=lambda value: "" if isinstance(value, Path) else value)
+@pytest.mark.parametrize(
+    ("page", "line"),
+    list(command_lines()),
+    ids=lambda value: value if isinstance(value, str) else value.stem,
+)
 def test_a_command_line_is_one_that_the_program_takes(page: Path, line: str):
     _, command, *arguments = shlex.split(line, comments=True)
     if "--help" not in arguments:
@@ -137,11 +152,11 @@ def test_commands_and_options_in_the_text_exist(page: Path):
     every = set().union(*map(options, COMMANDS.values()), {"--help"})
     for span in spans(page):
         words = [word.partition("=")[0] for word in span.split()]
-        known = every
-        if words[0] == "partita" and len(words) > 1 and words[1] not in ("COMMAND", "...", "--help"):
-            known = options(COMMANDS[words[1]]) | {"--help"}
-        given = {word for word in words if word.startswith("--") and word != "--8<--"}
-        assert words[0] in ("ruff", "python") or given <= known, span
+        if words[0] != "partita" and not words[0].startswith("--"):
+            continue
+        named = words[0] == "partita" and len(words) > 1 and words[1] not in ("COMMAND", "...", "--help")
+        known = options(COMMANDS[words[1]]) | {"--help"} if named else every
+        assert {word for word in words if word.startswith("--")} <= known, span
 
 
 def test_the_reference_has_every_command_with_every_option():
@@ -155,22 +170,25 @@ def test_the_reference_has_every_command_with_every_option():
         assert said <= own | {"--compare"} or command == "plan", f"{command} has no {said - own}"
 
 
-QUOTED = [
-    block for block in blocks("console") if re.match(rf"\$ \S*partita (?:{'|'.join(SAME_EVERYWHERE)}) .*\n.", block.text)
-]
+QUOTABLE = re.compile(rf"\$ \S*partita (?:{'|'.join(SAME_EVERYWHERE)}) .*\n.")
+QUOTED = [block for block in blocks("console") if QUOTABLE.match(block.text)]
+
+
+@cache
+def printed(command: str) -> list[str]:
+    """The lines that a command prints on a terminal of this width."""
+    terminal = {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": COLUMNS}
+    with patch.dict(os.environ, terminal), redirect_stdout(io.StringIO()) as out:
+        assert run(shlex.split(command, comments=True)) == 0
+    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()]
 
 
 @pytest.mark.parametrize("block", QUOTED, ids=lambda block: name(block.page))
-def test_quoted_output_is_what_the_program_prints(
-    block: Block, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    for variable, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": str(COLUMNS)}.items():
-        monkeypatch.setenv(variable, value)
+def test_quoted_output_is_what_the_program_prints(block: Block):
     command, *quoted = block.text.splitlines()
-    assert run(shlex.split(command, comments=True)[2:]) == 0
-    printed = iter([line.rstrip() for line in capsys.readouterr().out.splitlines()])
+    lines = iter(printed(command.partition("partita ")[2]))
     for line in quoted:
-        assert line == "..." or line.rstrip() in printed, f"not printed, or not in this order: {line}"
+        assert line == "..." or line.rstrip() in lines, f"not printed, or not in this order: {line}"
 
 
 # -- names of the code --------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ types: $(VENV)/.ready-dev
 
 # The site of docs/ in site/; a broken link, anchor or name fails it.
 docs: $(VENV)/.ready-docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # An environment made by another PYTHON is made anew; the model is a package, its own dependencies not needed.
 $(VENV)/.ready: pyproject.toml

@@ -105,7 +105,7 @@ def test_the_readme_is_short():
 
 def test_every_page_is_in_the_navigation_once_and_every_entry_is_a_page():
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2].partition("\n\n")[0]
-    assert sorted(re.findall(r"^ +- (\S+\.md)$", nav, re.M)) == [page.name for page in PAGES]
+    assert sorted(re.findall(r"^ +- (?:[\w ]+: )?(\S+\.md)$", nav, re.M)) == [page.name for page in PAGES]
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=name)

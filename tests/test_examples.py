@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.checkpoints import tiny_folder
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+PAGE = (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
 
 
 PLANNED = """
@@ -29,15 +30,16 @@ def shown(*arguments: str | Path) -> str:
 
 
 def planned(name: str) -> str:
-    """What a script prints that must not import JAX."""
-    return shown("-c", PLANNED, EXAMPLES / name)
+    """What a script prints that must not import JAX; the page quotes all of it."""
+    text = shown("-c", PLANNED, EXAMPLES / name)
+    assert f"\n```\n{text}```\n" in PAGE
+    return text
 
 
 def test_every_example_is_tested_and_documented():
     names = {path.name for path in EXAMPLES.glob("*.py")}
-    page = (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
     assert names == {"compare_clusters.py", "own_cluster.py", "two_layouts.py", "price_a_layout.py"}
-    assert set(re.findall(r'^--8<-- "examples/(.+)"$', page, re.M)) == names
+    assert set(re.findall(r'^--8<-- "examples/(.+)"$', PAGE, re.M)) == names
 
 
 def test_two_clusters_are_compared():

@@ -58,7 +58,7 @@ def _make(names: list[str], out: Path | None, suffix: str, quiet: bool) -> list:
     from rich.progress import Progress
 
     from partita.report.reproduce import build
-    from partita.report.reproduce.write import make_folder, write
+    from partita.report.reproduce.show import make_folder, write
 
     made = []
     with Progress(console=progress_console(), transient=True, disable=quiet or len(names) == 1) as progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from partita.cost.metrics import context_for_kv_share
-from partita.report.plots import Panel, Rule, Series
+from partita.report.plots import Panel, ReferenceLine, Series
 from partita.report.reproduce.exhibit import BOUND, Column, Exhibit, ExhibitTable, columns, ratio
 from partita.report.reproduce.pricing import Run, on_torus, run
 from partita.report.reproduce.published import published
@@ -69,7 +69,7 @@ def figure8() -> Exhibit:
                     _latencies(i, variant.label, full[variant], runs[variant])
                     for i, variant in enumerate(VARIANTS)
                 ),
-                rules=(Rule("x", _FULL_LIMIT, "118 layers: the paper's limit", "end"),),
+                lines=(ReferenceLine("x", _FULL_LIMIT, "118 layers: the paper's limit", "end"),),
                 x_scale="log2",
                 y_scale="log",
                 x_ticks=CONTEXTS,

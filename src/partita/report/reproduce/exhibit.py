@@ -128,7 +128,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
             }
             for series in panel.series
         ],
-        "rules": [{"axis": line.axis, "value": line.value, "label": line.label} for line in panel.rules],
+        "rules": [{"axis": line.axis, "value": line.value, "label": line.label} for line in panel.lines],
     }
 
 

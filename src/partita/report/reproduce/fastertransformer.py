@@ -13,7 +13,7 @@ from typing import Any
 
 from partita.cost.metrics import mfu
 from partita.cost.prediction import Prediction, Setting, predict
-from partita.report.plots import Panel, Rule, Series
+from partita.report.plots import Panel, ReferenceLine, Series
 from partita.report.reproduce.exhibit import BOUND, Column, Exhibit, ExhibitTable, columns, ratio
 from partita.report.reproduce.pricing import TORI
 from partita.report.reproduce.published import published
@@ -139,8 +139,8 @@ def figure9() -> Exhibit:
                     )
                     for i, (system, runs) in enumerate(found.items())
                 ),
-                rules=tuple(
-                    Rule("y", row["mfu"], f"{names[row['system']]}: {row['mfu']:.0%}", "end")
+                lines=tuple(
+                    ReferenceLine("y", row["mfu"], f"{names[row['system']]}: {row['mfu']:.0%}", "end")
                     for row in most.rows
                 ),
                 x_scale="log",

@@ -8,7 +8,7 @@ import numpy as np
 from partita.cost.ops import CostOps, Sized
 from partita.cost.step import sized_weights
 from partita.program import transformer
-from partita.report.plots import Panel, Rule, Series
+from partita.report.plots import Panel, ReferenceLine, Series
 from partita.report.reproduce.exhibit import BOUND, Column, Exhibit, ExhibitTable, columns, ratio
 from partita.report.reproduce.pricing import CONTEXT, OUTPUT, Run, on_torus, run
 from partita.report.reproduce.published import published
@@ -103,8 +103,8 @@ def figure3() -> Exhibit:
                     )
                     for i, (layout, label) in enumerate(LABELS.items())
                 ),
-                rules=tuple(
-                    Rule("x", row["counted_tokens"], f"{row['counted_tokens']:,.0f} tokens")
+                lines=tuple(
+                    ReferenceLine("x", row["counted_tokens"], f"{row['counted_tokens']:,.0f} tokens")
                     for row in crossings
                 ),
                 x_scale="log2",

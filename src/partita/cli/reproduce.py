@@ -45,9 +45,9 @@ def command(name: Name = None, out: Out = None, svg: Svg = False, json: o.AsJson
 
 
 def _list(exhibits: dict[str, str]) -> None:
-    from partita.report.tables import columns
+    from partita.report.tables import plain_table
 
-    table = columns("name", "what it shows")
+    table = plain_table("name", "what it shows")
     for known, what in exhibits.items():
         table.add_row(known, what)
     show(table, "partita reproduce NAME shows one; --out FOLDER draws it, without NAME all of them")

@@ -16,7 +16,7 @@ from partita.errors import InputError
 from partita.files import write_whole
 from partita.report.plots import draw, save
 from partita.report.reproduce.exhibit import SCHEMA, Column, Exhibit, ExhibitTable
-from partita.report.tables import columns
+from partita.report.tables import plain_table
 from partita.specs.units import format_seconds
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def as_text(exhibit: Exhibit) -> Group:
 
 def _table(table: ExhibitTable) -> Table:
     right = tuple(c.heading for c in table.columns if c.form not in ("text", "prose"))
-    shown = columns(*(c.heading for c in table.columns), right=right)
+    shown = plain_table(*(c.heading for c in table.columns), right=right)
     for row in table.rows:
         shown.add_row(*(Text(cell(column, row.get(column.key))) for column in table.columns))
     return shown

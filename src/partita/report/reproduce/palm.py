@@ -289,7 +289,7 @@ def figure_b1() -> Exhibit:
 
 
 def _fastest_prefill(model: str, length: int) -> Run:
-    """Of one sequence, on the number of chips that is fastest."""
+    """The fastest prefill of one sequence, over all numbers of chips."""
     settings = (on_torus(model, chips, batch=1, weights="int8", prompt=length, output=1) for chips in TORI)
     found = (fastest(setting, "prefill", LAYOUTS["prefill"]) for setting in settings)
     return min((r for r in found if r is not None), key=lambda r: r.seconds)

@@ -1,7 +1,4 @@
-"""What is asked of a plan beside the plan: its rules, crossovers, sensitivities and other engines' words.
-
-Each as a Rich renderable and, together, as JSON. Knows nothing about how the answers were found.
-"""
+"""What a chosen plan is asked, for people: its rules, crossovers, sensitivities, other engines' flags."""
 
 from __future__ import annotations
 
@@ -9,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from partita.advice.crossover import Crossover
 from partita.advice.other_engines import EngineFlags
 from partita.advice.rule import Rule
 from partita.advice.sensitivity import WHAT, Sensitivity
+from partita.report.tables import plain_table
 from partita.specs.units import format_count, format_seconds
 
 
@@ -24,7 +21,7 @@ def rules(found: Sequence[Rule], phase: str) -> RenderableType:
     if not found:
         return Text(f"{phase}: every dim divides and everything fits")
     costs = "costs at least" if all(rule.expected_seconds is None for rule in found) else "costs"
-    table = _table(f"{phase}: rules", costs, "instead")
+    table = plain_table(f"{phase}: rules", costs, "instead")
     for rule in found:
         price = "does not run" if rule.hard else rule.price
         table.add_row(Text(rule.message, style="bold" if rule.hard else ""), price, Text(rule.alternative))
@@ -35,7 +32,7 @@ def crossovers(found: Sequence[Crossover]) -> RenderableType:
     """The nearest crossovers of one phase or both."""
     if not found:
         return Text("no other of these layouts is better at any batch, context or prompt")
-    table = _table("phase", "crossover", "here", "becomes", "since it")
+    table = plain_table("phase", "crossover", "here", "becomes", "since it")
     for crossing in found:
         side = "from" if crossing.value > crossing.here else "down from"
         table.add_row(
@@ -52,7 +49,7 @@ def sensitivities(found: Sequence[Sensitivity]) -> RenderableType:
     """What each change of the chips would do to the objective, and to the choice where that was asked."""
     asked = any(each.changes_choice is not None for each in found)
     more = ("layouts",) if asked else ()
-    table = _table("with", "the objective is", "against", "change", "elasticity", *more)
+    table = plain_table("with", "the objective is", "against", "change", "elasticity", *more)
     for each in found:
         choice = {None: "", False: "the same"}.get(each.changes_choice, f"{each.choice} would be chosen")
         table.add_row(
@@ -70,7 +67,7 @@ def other_engines(found: Sequence[EngineFlags], specs: dict[str, Any] | None = N
     """Each engine's command, or what it cannot express; `specs` from `partition_specs` come first."""
     parts: list[RenderableType] = []
     if specs is not None:
-        table = _table("JAX", "sharding", "PartitionSpec of a layer's array")
+        table = plain_table("JAX", "sharding", "PartitionSpec of a layer's array")
         groups = {"": specs["weights"]} | {phase: specs[phase] for phase in ("prefill", "decode")}
         for phase, tensors in groups.items():
             for name, entry in tensors.items():
@@ -107,10 +104,3 @@ def _objective(objective: str, value: float) -> str:
     if objective == "context":
         return f"{format_count(value)} tokens"
     return f"{value * 1e3:.3g} chip-ms per output token"
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table

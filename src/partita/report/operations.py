@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from partita.cost.bound import Peaks, communication_seconds
 from partita.cost.estimate import message_seconds, operation_seconds, transfer_seconds
 from partita.cost.ledger import Entry, plain_number
 from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction
+from partita.cost.roofline import Peaks, communication_seconds
 
 Row = dict[str, Any]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from partita.cost.metrics import mfu
 from partita.cost.prediction import Prediction, Setting, predict
+from partita.cost.roofline import mfu
 from partita.report.reproduce.pricing import TORI
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_layout

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.cost.metrics import context_for_kv_share
 from partita.cost.prediction import Phase
+from partita.cost.roofline import context_for_kv_share
 from partita.report.reproduce.exhibit import BOUND, Column, Exhibit, Rows, ratio
 from partita.report.reproduce.pricing import CONTEXT, OUTPUT, Run, on_torus, run
 from partita.report.reproduce.published import published

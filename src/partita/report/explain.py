@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from partita.cost.bound import Peaks, communication_seconds
 from partita.cost.estimate import message_seconds, operation_seconds, transfer_seconds
 from partita.cost.ledger import Entry, plain_number
 from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction
+from partita.cost.roofline import Peaks, communication_seconds
 from partita.report.predictions import estimate_note, step_text
 from partita.report.tables import plain_table
 from partita.specs.units import format_bytes, format_count, format_seconds

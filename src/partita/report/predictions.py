@@ -112,7 +112,7 @@ def _stages(prediction: Prediction) -> str:
     if setting.stages == 1:
         return ""
     *first, last = (f"{part.layers}" for part in setting.parts)
-    count, size = prediction.work.microbatches
+    count, size = prediction.run.microbatches
     return f"{', '.join(first)} and {last} layers, {count} microbatches of {size}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partita.cost.metrics import context_for_kv_share
+from partita.cost.roofline import context_for_kv_share
 from partita.report.plots import Panel, ReferenceLine, Series
 from partita.report.reproduce.exhibit import BOUND, Column, Exhibit, ExhibitTable, columns, ratio
 from partita.report.reproduce.pricing import Run, on_torus, run

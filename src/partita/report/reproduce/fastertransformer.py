@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from partita.cost.metrics import mfu
 from partita.cost.prediction import Prediction, Setting, predict
+from partita.cost.roofline import mfu
 from partita.report.plots import Panel, ReferenceLine, Series
 from partita.report.reproduce.exhibit import BOUND, Column, Exhibit, ExhibitTable, columns, ratio
 from partita.report.reproduce.pricing import TORI

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from partita.cost.metrics import chip_seconds_per_token, mfu
 from partita.cost.prediction import Phase, Prediction, Setting, predict
+from partita.cost.roofline import chip_seconds_per_token, mfu
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
 from partita.specs import Format, Formats, Model, Workload, catalogue_model, parse_cluster

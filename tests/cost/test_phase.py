@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.cost.chunks import prefill_turns
 from partita.cost.prediction import Prediction, Setting, predict
+from partita.cost.schedule import prefill_chunks
 from partita.cost.setting import stage_of
 from partita.cost.step import price_step
 from partita.sharding import Mesh, parse_layout, plan_storage, resolve
@@ -54,7 +54,7 @@ def test_chunks_read_every_new_token_once_and_see_all_before_it(prompt: int, dat
     prefix = data.draw(st.integers(0, prompt - 1))
     chunk = data.draw(st.none() | st.integers(1, 600))
     read = []
-    turns = prefill_turns(prompt, prefix, chunk)
+    turns = prefill_chunks(prompt, prefix, chunk)
     assert [turn.last for turn in turns] == [False] * (len(turns) - 1) + [True]
     for turn in turns:
         for end in np.atleast_1d(prompt if turn.context is None else turn.context).astype(int):
@@ -106,10 +106,10 @@ def test_chunks_compute_what_the_whole_does(layout: str, windowed: bool, prefix:
 
     def flops(found: Prediction) -> float:
         total = 0.0
-        for turn in found.work.turns:
+        for turn in found.run.chunks:
             step = price_step(
                 model,
-                found.work.layout(turn),
+                found.run.layout(turn),
                 found.setting.mesh.size,
                 Formats(),
                 batch=4,
@@ -156,7 +156,7 @@ def test_a_chunked_prefill_is_the_sum_of_its_chunks(layout: str, prefix: int, ch
     assert found.steps == len(ends)
     for start, end in zip([prefix, *ends], ends, strict=False):
         chunked = len(ends) > 1 or prefix > 0
-        work = found.work
+        work = found.run
         step = price_step(
             TINY,
             resolve(work.roles, work.storage, setting.mesh, 4, end - start),
@@ -186,11 +186,11 @@ def step_bound(found: Prediction, step: Any) -> float:
 def test_chunks_of_two_stages_overlap():
     """Chunk by chunk, each of both microbatches, through two stages: event by event."""
     found = prefill(stages=2, chunk=12, prefix=3)
-    work = found.work
+    work = found.run
     free = [0.0, 0.0, 0.0]
     for end in (15, 27, 39, 40):
         last = end == 40
-        turn = work.turns[-1] if last else type(work.turns[0])(12, end, last=False)
+        turn = work.chunks[-1] if last else type(work.chunks[0])(12, end, last=False)
         first, second = (float(t) for t in work.stage_seconds(turn))
         for _ in range(2):
             ready = 0.0

@@ -1,20 +1,96 @@
-"""How long a pipeline of stages takes, from the times of its stages. Pure formulas: numbers in, seconds out.
+"""In which order a phase runs: chunks of a prompt, layers over pipeline stages, microbatches through them.
+
+Pure formulas of models, sizes and seconds; which chips do the work, and how fast, is decided elsewhere.
 
 A batch is cut in microbatches of one size, the last ones padded to it. Each goes through the stages in order;
 a stage works on one at a time and hands its result to the next over a link, which carries one at a time too.
-What follows is the least time that this order takes, when nothing waits that need not: a lower bound. While
-the pipeline fills and drains, or where microbatches are fewer than stages, stages are idle: the bubble.
-Numbers may be ints, floats or NumPy arrays that broadcast.
-"""
+The seconds given here are the least that this order takes, when nothing waits that need not: a lower bound.
+While the pipeline fills and drains, or where microbatches are fewer than stages, stages are idle: the bubble.
+Numbers may be ints, floats or NumPy arrays that broadcast."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 
 from partita.cost.ledger import Number
+from partita.errors import InputError
+from partita.specs.model import Model
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A step of every sequence, or several alike; only after the last one of a prompt are there logits.
+
+    `queries` new tokens attend to `context` positions, their own included; None: to each other alone.
+    """
+
+    queries: int
+    context: Number | None
+    last: bool = True
+
+
+def prefill_chunks(prompt: int, prefix: int, chunk: int | None) -> tuple[Chunk, ...]:
+    """The chunks of a prompt whose first `prefix` tokens are cached: those before the last, then the last.
+
+    The first has an array of contexts, float64 [chunks - 1], and is left out where there is but one chunk.
+    """
+    new = prompt - prefix
+    if chunk is None or chunk >= new:
+        return (Chunk(new, prompt if prefix else None),)
+    ends = prefix + chunk * np.arange(1, -(-new // chunk), dtype=float)
+    return Chunk(chunk, ends, last=False), Chunk(prompt - int(ends[-1]), prompt)
+
+
+@dataclass(frozen=True)
+class StageLayers:
+    """Layers in a row, by kind, and whether the model's two ends are with them."""
+
+    global_layers: int
+    local_layers: int
+    embeds: bool = True
+    unembeds: bool = True
+
+    @property
+    def layers(self) -> int:
+        return self.global_layers + self.local_layers
+
+
+def whole(model: Model) -> StageLayers:
+    """All of the model."""
+    return StageLayers(model.global_layers, model.local_layers)
+
+
+def split_layers(model: Model, stages: int) -> tuple[StageLayers, ...]:
+    """The part of each stage, in order: layers as even as they go, the longer stages first.
+
+    The first stage has the embedding, the last one the unembedding. Raises InputError (field "stages") unless
+    there is a layer for every stage.
+    """
+    if not 1 <= stages <= model.layers:
+        raise InputError(
+            "stages",
+            stages,
+            f"{model.name} has {model.layers} layers; 1 to {model.layers} stages are accepted",
+        )
+    fewest, longer = divmod(model.layers, stages)
+    found, start = [], 0
+    for stage in range(stages):
+        end = start + fewest + (stage < longer)
+        globals_ = _global_layers(model, end) - _global_layers(model, start)
+        found.append(StageLayers(globals_, end - start - globals_, stage == 0, stage == stages - 1))
+        start = end
+    return tuple(found)
+
+
+def _global_layers(model: Model, layers: int) -> int:
+    """Of the first `layers` layers, those that attend to everything."""
+    if model.window is None:
+        return layers
+    return layers // model.global_period if model.global_period else 0
 
 
 def microbatches(batch: Number, stages: int) -> tuple[Number, Number]:

@@ -1,7 +1,7 @@
-"""Layers on sizes: one of each kind, repeated; what they cache, and how much of it a window keeps.
+"""Layers on sizes: one of each kind, repeated; what they cache, and how much of it a window or a mask keeps.
 
-Part of `CostOps`. Knows nothing about what a layer does.
-"""
+The queries of a step are the last of the positions: query number i of L sees the positions up to S - L + i,
+of these under a window of w the last w only."""
 
 from __future__ import annotations
 
@@ -11,12 +11,36 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from partita.cost.ledger import Ledger, Number
-from partita.cost.masks import smaller
-from partita.cost.sized import Sized
+import numpy as np
+
+from partita.cost.ledger import Ledger, Number, Sized
 from partita.sharding.layout import ceil_to
 from partita.sharding.spec import Sharding
 from partita.specs.formats import Formats
+
+
+def kept_share(queries: Number, positions: Number, window: Number | None = None) -> Number:
+    """(query, position) pairs that are attended to, over all `queries` x `positions`; a float or an array.
+
+    Causal: L S - L (L - 1) / 2 pairs. With a window, the sum of min(w, p) for p from S - L + 1 to S.
+    """
+    if window is None:
+        return 1 - (queries - 1) / (2 * positions)
+    pairs = _seen(positions, window) - _seen(positions - queries, window)
+    return pairs / (queries * positions)
+
+
+def smaller(first: Number, second: Number) -> Number:
+    """The smaller of two numbers or arrays; whole numbers stay exact."""
+    arrays = isinstance(first, np.ndarray) or isinstance(second, np.ndarray)
+    return np.minimum(first, second) if arrays else min(first, second)
+
+
+def _seen(positions: Number, window: Number) -> Number:
+    """Sum of min(window, p) for p from 1 to `positions`."""
+    growing = smaller(positions, window)
+    return growing * (growing + 1) // 2 + window * (positions - growing)
+
 
 Cached = Sized | tuple[Sized, Sized]
 """A layer's cache: keys and values, or rows in one."""

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.cost.bound import Peaks, bound, communication_seconds, peaks
 from partita.cost.ledger import Entry, Ledger
 from partita.cost.links import Level, Links
+from partita.cost.roofline import Peaks, bound, communication_seconds, peaks
 from partita.errors import InputError
 from partita.sharding import parse
 from partita.specs import Formats, catalogue_chip

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.cost.pipeline import (
+from partita.cost.schedule import (
     decode_seconds,
     divided_microbatches,
     flow_seconds,

@@ -1,10 +1,9 @@
-"""The bound: the paper's roofline with peak constants (Pope et al. 2022, section 2 and appendix A.1).
+"""The bound, the paper's roofline at peak, and its figures of merit (Pope et al. 2022, section 2).
 
 A step takes at least the larger of its compute and its memory time, and then its communication, which the
-paper adds. A runtime that hides communication behind the matmuls can at best reach `overlapped_seconds`; a
-looped collective einsum counts here as the collective it stands for.
-Knows nothing about efficiency: what a real chip reaches is the estimate's business.
-"""
+paper adds (appendix A.1). A runtime that hides communication behind the matmuls can at best reach
+`overlapped_seconds`; a looped collective einsum counts here as the collective it stands for. What a real chip
+reaches is the estimate's business."""
 
 from __future__ import annotations
 
@@ -92,3 +91,24 @@ def communication_seconds(entry: Entry, peaks: Peaks) -> Number:
     """Of a collective, once: as `Links.seconds` counts it."""
     kind = entry.loop.instead if entry.loop else entry.kind
     return peaks.links.seconds(kind, entry.axes, entry.sent_bytes)
+
+
+def mfu(parameters: int, tokens: Number, chips: Number, peak_flops: float, seconds: Number) -> Number:
+    """Model FLOPs utilisation: 2 N FLOPs a token over what `chips` could do in `seconds` at peak.
+
+    N counts the model's own parameters, not padding; attention's FLOPs are left out, as in the paper.
+    """
+    return 2 * parameters * tokens / (chips * peak_flops * seconds)
+
+
+def chip_seconds_per_token(tokens: Number, chips: Number, seconds: Number) -> Number:
+    """Cost: chips x seconds over the tokens they process."""
+    return chips * seconds / tokens
+
+
+def context_for_kv_share(capacity_bytes: float, share: float, kv_bytes_per_position: Number) -> Number:
+    """Longest context whose KV cache takes at most `share` of a chip's memory (the paper's Table 1: 0.30).
+
+    `kv_bytes_per_position` is what one chip holds for one position of every sequence of the batch.
+    """
+    return capacity_bytes * share // kv_bytes_per_position

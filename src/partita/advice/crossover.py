@@ -100,8 +100,9 @@ class _Search:
     A forecast picks the candidates to look at, at most `RIVALS`, and where to look first. From there the
     value grows (or shrinks) by a factor of 4 a step, of 16 where nothing is forecast, until a candidate is
     better or nothing fits; then bisection against those that were, down to the exact value or until
-    `evaluations` steps were priced: `Crossover.still` says how far it was pinned down. A candidate that is better only
-    between two of the steps is not seen; tokens that do not divide make such gaps close to a crossover.
+    `evaluations` steps were priced: `Crossover.still` says how far it was pinned down. A candidate that is
+    better only between two of the steps is not seen; tokens that do not divide make such gaps close to a
+    crossover.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A layout for each phase on one storage of the weights, priced together, and what a plan should be good at."""
+"""A layout for each phase on one storage of the weights, priced together, and what a plan aims at."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from partita.cost.bound import Bound, bound, peaks
 from partita.cost.estimate import StepEstimate, estimate
 from partita.cost.ledger import Number
-from partita.cost.parts import Part
+from partita.cost.roofline import Bound, bound, peaks
+from partita.cost.schedule import StageLayers
 from partita.cost.step import Step, price_step
 from partita.planner.batched_layout import layout, links, spread
 from partita.planner.space import Space
@@ -72,7 +72,7 @@ class Pricing:
     chip: Chip
     formats: Formats
     queries: int
-    part: Part | None = None
+    part: StageLayers | None = None
     profile: Profile | None = None
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from partita.advice.rule import Rule, either, nearest_divisors
-from partita.advice.rule_price import nothing_saved, saved
+from partita.advice.rule import Rule, either, nearest_divisors, nothing_saved, saved
 from partita.advice.rules_tokens import token_rules
 from partita.advice.rules_weights import weight_rules
 from partita.cost.prediction import Prediction

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from partita.advice.rule import Rule, either
-from partita.advice.rule_price import nothing_saved, saved, saved_of_each
+from partita.advice.rule import Rule, either, nothing_saved, saved, saved_of_each
 from partita.cost.ledger import Entry
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.planner.basis import Basis, step_seconds

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from partita.advice.rule import Rule, either, nearest_divisors
-from partita.advice.rule_price import saved
+from partita.advice.rule import Rule, either, nearest_divisors, saved
 from partita.cost.prediction import Prediction, predict
 from partita.planner.basis import Basis
 from partita.sharding.layout import Storage, product

@@ -10,8 +10,7 @@ from tests.planner.pairs import NAMED, phase_of
 from tests.planner.settings import palm, setting
 
 from partita.advice import crossover
-from partita.advice.crossover import QUANTITIES, Crossover, Quantity, crossovers
-from partita.advice.forecast import forecast
+from partita.advice.crossover import QUANTITIES, Crossover, Quantity, crossovers, forecast
 from partita.cost import prediction
 from partita.cost.prediction import Phase, Prediction, Setting
 from partita.specs import Formats, Workload

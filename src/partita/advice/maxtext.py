@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from partita.advice.engine_flags import EngineFlags, command, serving, split
+from partita.advice.gpu_engines import EngineFlags, command, serving, split
 from partita.cost.links import mesh_links
 from partita.planner.pair import Pair
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.advice.engine_flags import EngineFlags
-from partita.advice.gpu_engines import sglang, tensorrt_llm, vllm
+from partita.advice.gpu_engines import EngineFlags, sglang, tensorrt_llm, vllm
 from partita.advice.maxtext import maxtext
 from partita.advice.partition_specs import partition_specs
 from partita.planner.pair import Pair

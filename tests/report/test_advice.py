@@ -11,7 +11,7 @@ from tests.report.shown import text_of
 
 from partita.advice.compare import compare
 from partita.advice.crossover import crossovers
-from partita.advice.other_engines import in_other_terms, other_engines, partition_specs
+from partita.advice.jax_engines import in_other_terms, other_engines, partition_specs
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import sensitivities
 from partita.planner.basis import Basis

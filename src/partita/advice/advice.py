@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from partita.advice.crossover import Crossover, crossovers
-from partita.advice.other_engines import in_other_terms
+from partita.advice.jax_engines import in_other_terms
 from partita.advice.rule import Rule
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import Sensitivity, sensitivities

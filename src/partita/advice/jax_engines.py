@@ -1,9 +1,9 @@
-"""A plan as MaxText's mesh options and as JAX PartitionSpecs; and `other_engines`, a plan in every engine's words.
+"""A plan as MaxText's mesh options and as JAX PartitionSpecs; and `other_engines`, for every engine.
 
 MaxText: each role of a mesh axis is one of its named kinds of parallelism, by the logical axis rules of its
-`base.yml` and `inference.yml` (github.com/AI-Hypercomputer/maxtext, read at 0.2.3 and later): `tensor` splits d_ff
-and heads, `fsdp` splits d_model for storage and tokens in use (the weights are gathered), `data` replicates. `ici_`
-counts chips inside a slice, `dcn_` those between slices.
+`base.yml` and `inference.yml` (github.com/AI-Hypercomputer/maxtext, read at 0.2.3 and later): `tensor` splits
+d_ff and heads, `fsdp` splits d_model for storage and tokens in use (the weights are gathered), `data`
+replicates. `ici_` counts chips inside a slice, `dcn_` those between slices.
 
 PartitionSpecs: those that this project's engine uses, as text, of every weight and of each phase's tokens,
 residual and cache, for the arrays of one layer; shapes are padded as `Storage.padded` says.
@@ -140,9 +140,6 @@ def _activations(model: Model, layout: Layout, cached: bool) -> dict[str, dict[s
 
 def _entry(sharding: Sharding) -> dict[str, str]:
     return {"sharding": str(sharding), "spec": partition_spec(sharding)}
-
-
-__all__ = ["EngineFlags", "in_other_terms", "other_engines", "partition_specs"]
 
 
 def other_engines(pair: Pair) -> list[EngineFlags]:

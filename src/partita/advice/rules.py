@@ -1,8 +1,8 @@
 """Every rule that a layout breaks or bends, all at once, each priced and with its nearest alternative.
 
-Hard rules stop a run: the memory of a chip. Soft ones are paid for: layers that do not divide leave stages idle;
-sequences, query tokens and KV heads that are too few for the axes over them leave chips idle or keep copies; dims
-that do not divide are padded (`rules_weights.py`).
+Hard rules stop a run: the memory of a chip. Soft ones are paid for: layers that do not divide leave stages
+idle; sequences, query tokens and KV heads that are too few for the axes over them leave chips idle or keep
+copies; dims that do not divide are padded (`rules_weights.py`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from partita.errors import InputError
 from partita.planner.ask import Ask
 from partita.planner.basis import Basis, basis_of, step_seconds, total_seconds
 from partita.planner.exact import Exact
-from partita.planner.frontier import undominated
 from partita.planner.pair import prompts_of
 from partita.planner.phases import Tables, price
 from partita.specs.cluster import Cluster
@@ -200,7 +199,8 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
                 continue
             found.append(Unit(prediction, prompts[b] / total_seconds(prediction, basis), basis))
             break
-    kept = [unit for _, _, unit in undominated((unit.chips, -unit.rate / unit.chips, unit) for unit in found)]
+    # of as many chips several may stay: pools are of whole units, so that a slower one may fill them as well
+    kept = [u for i, u in enumerate(found) if all(u.rate / u.chips > v.rate / v.chips for v in found[:i])]
     if not kept:
         name = "max_ttft" if phase == "prefill" else "max_tpot"
         limit = getattr(tables[0].question, name)

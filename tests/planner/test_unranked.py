@@ -8,9 +8,9 @@ from tests.planner.settings import setting
 
 import partita
 from partita.planner import Objective, Plan, best_plan, make_plan
-from partita.planner.basis import Basis, step_seconds, total_seconds
 from partita.planner.chips import parse_clusters
 from partita.planner.load import server
+from partita.planner.pair import Basis, step_seconds, total_seconds
 from partita.planner.question import Question
 from partita.planner.search import keeps_limits
 from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds, parse_cluster

@@ -14,7 +14,7 @@ from partita.advice.crossover import crossovers
 from partita.advice.jax_engines import in_other_terms, other_engines, partition_specs
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import sensitivities
-from partita.planner.basis import Basis
+from partita.planner.pair import Basis
 from partita.report import advice
 from partita.report.compare import comparison, label
 from partita.specs import Formats, format_bytes, format_seconds

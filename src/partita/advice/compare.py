@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from partita.cost.prediction import Prediction
-from partita.planner.basis import Basis
-from partita.planner.pair import Pair
+from partita.planner.pair import Basis, Pair
 from partita.planner.saved import setting_as_json
 
 

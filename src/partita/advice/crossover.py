@@ -18,7 +18,7 @@ import numpy as np
 from partita.cost.estimate import estimate
 from partita.cost.prediction import Phase, Prediction, Setting
 from partita.cost.roofline import bound
-from partita.planner.basis import BASES, Basis, step_seconds
+from partita.planner.pair import BASES, Basis, step_seconds
 
 Quantity = Literal["batch", "context", "prompt"]
 QUANTITIES: dict[Phase, tuple[Quantity, ...]] = {

@@ -13,7 +13,7 @@ from partita.cost.estimate import estimate
 from partita.cost.ledger import Entry
 from partita.cost.prediction import Prediction
 from partita.cost.roofline import bound
-from partita.planner.basis import Basis, expected, step_seconds
+from partita.planner.pair import Basis, expected, step_seconds
 from partita.specs.units import format_bytes, format_seconds
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from partita.advice.rule import Rule, either, nearest_divisors, saved
 from partita.cost.prediction import Prediction, predict
-from partita.planner.basis import Basis
+from partita.planner.pair import Basis
 from partita.sharding.layout import Storage, product
 from partita.specs.model import Model
 

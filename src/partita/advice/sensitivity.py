@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.cost.prediction import Setting
 from partita.errors import InputError
-from partita.planner.basis import Basis
+from partita.planner.pair import Basis
 from partita.specs.cluster import Cluster
 
 if TYPE_CHECKING:

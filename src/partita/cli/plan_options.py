@@ -12,9 +12,8 @@ import typer
 from partita.cli import options as o
 from partita.errors import InputError
 from partita.planner.ask import Ask, formats_of
-from partita.planner.basis import BASES, parse_basis
 from partita.planner.chips import parse_clusters
-from partita.planner.pair import parse_objective
+from partita.planner.pair import BASES, parse_basis, parse_objective
 from partita.planner.regimes import REGIMES, Regime, regime
 from partita.sharding.mesh import parse_mesh
 from partita.specs.formats import Float, Format

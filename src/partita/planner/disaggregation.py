@@ -17,9 +17,8 @@ from partita.cost.estimate import sending_seconds
 from partita.cost.prediction import Phase, Prediction
 from partita.errors import InputError
 from partita.planner.ask import Ask
-from partita.planner.basis import Basis, basis_of, step_seconds, total_seconds
 from partita.planner.exact import Exact
-from partita.planner.pair import prompts_of
+from partita.planner.pair import Basis, basis_of, prompts_of, step_seconds, total_seconds
 from partita.planner.phases import Tables, price
 from partita.specs.cluster import Cluster
 from partita.specs.formats import BYTES

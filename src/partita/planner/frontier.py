@@ -14,9 +14,8 @@ import numpy as np
 
 from partita.cost.prediction import Phase, Prediction
 from partita.planner.ask import BATCHES
-from partita.planner.basis import Basis, step_seconds, total_seconds
 from partita.planner.exact import Exact
-from partita.planner.pair import prompts_of
+from partita.planner.pair import Basis, prompts_of, step_seconds, total_seconds
 from partita.planner.phases import COARSE_CELLS, MOST_CELLS, Tables, price
 from partita.planner.question import Question
 

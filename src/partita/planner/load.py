@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from partita.planner.basis import step_seconds
-from partita.planner.pair import Pair
+from partita.planner.pair import Pair, step_seconds
 from partita.planner.traffic import Server, serve, server_of
 from partita.specs.requests import Traffic
 

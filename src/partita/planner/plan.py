@@ -15,9 +15,8 @@ from typing import Any
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
-from partita.planner.basis import Basis, basis_of
 from partita.planner.frontier import Point, frontier
-from partita.planner.pair import Objective, Pair
+from partita.planner.pair import Basis, Objective, Pair, basis_of
 from partita.planner.phases import COARSE_CELLS, MOST_CELLS, NEAR, Tables, all_axes, price
 from partita.planner.question import Question
 from partita.planner.reasons import reasons

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from partita.cost.setting import stage_of
-from partita.planner.basis import Basis, basis_of
-from partita.planner.pair import Objective
+from partita.planner.pair import Basis, Objective, basis_of
 from partita.planner.space import Topology, cluster_topology, mesh_topology
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from partita.cost.prediction import Prediction
-from partita.planner.basis import Basis, expected, step_seconds
+from partita.planner.pair import Basis, expected, step_seconds
 from partita.specs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:

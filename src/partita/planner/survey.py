@@ -13,8 +13,8 @@ import numpy as np
 
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase, Setting
-from partita.planner.basis import Basis, basis_of, step_seconds
 from partita.planner.exact import Exact
+from partita.planner.pair import Basis, basis_of, step_seconds
 from partita.planner.phases import NEAR, price, prime_factors
 from partita.planner.question import Question
 from partita.sharding.mesh import Mesh

@@ -22,9 +22,9 @@ from partita.advice.sensitivity import sensitivities
 from partita.cost.prediction import Phase, Setting
 from partita.errors import InputError
 from partita.planner import Question, best_plan, make_plan
-from partita.planner.basis import BASES, basis_of, parse_basis, step_seconds, total_seconds
 from partita.planner.chips import parse_clusters
 from partita.planner.exact import Exact
+from partita.planner.pair import BASES, basis_of, parse_basis, step_seconds, total_seconds
 from partita.planner.phases import price
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 from partita.specs.catalogue import profile, profile_names

@@ -8,7 +8,7 @@ from tests.planner.settings import palm, setting
 from partita.advice.advice import Advice
 from partita.advice.sensitivity import WHAT
 from partita.planner import Plan, make_plan
-from partita.planner.traffic import server_of
+from partita.planner.serving import server_of
 from partita.specs import Formats
 from partita.specs.requests import Traffic
 

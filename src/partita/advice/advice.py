@@ -17,10 +17,9 @@ from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import Sensitivity, sensitivities
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Setting
-from partita.planner.load import server
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
-from partita.planner.traffic import Server
+from partita.planner.serving import Server, server
 from partita.specs.requests import Traffic
 
 _RIVALS = 12

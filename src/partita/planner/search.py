@@ -15,10 +15,10 @@ from itertools import count
 import numpy as np
 
 from partita.planner.exact import Exact
-from partita.planner.load import server
 from partita.planner.pair import Pair, prompts_of
 from partita.planner.phases import NEAR, Tables
 from partita.planner.question import Question
+from partita.planner.serving import server
 from partita.specs.model import Model
 
 ALIKE = 5e-4

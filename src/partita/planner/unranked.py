@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from partita.cost.phase_estimate import PhaseEstimate
-from partita.planner.load import server
 from partita.planner.pair import Pair
 from partita.planner.question import Question
+from partita.planner.serving import server
 from partita.specs.units import format_range, format_seconds
 
 _INSTEAD = "--by estimate plans for what is estimated"

@@ -1,21 +1,22 @@
-"""What a steady stream of requests costs a server, and how much of it the server sustains.
+"""A plan under load: what a steady stream of requests costs a server, and how much of it the server sustains.
 
 The server has a fixed number of slots. Its decode step writes one token for every slot and takes the same
 time however many are filled; a slot that has written its request's last token takes the next request at
 once; between steps the server prefills. Everything here is a long-run mean that follows from counting: no
-queue is simulated and nothing is assumed of how requests arrive. Knows nothing about layouts:
-times are given to it, and its figures are bounds or estimates as those times are.
+queue is simulated and nothing is assumed of how requests arrive. Its figures are bounds or estimates as the
+times are that it is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from partita.planner.pair import Pair, step_seconds
 from partita.specs.requests import Traffic
 
 if TYPE_CHECKING:
@@ -198,3 +199,33 @@ def mean_slot_context(traffic: Traffic) -> float:
     """
     met = traffic.weight * traffic.output
     return float(met @ (traffic.prompt + (traffic.output + 1) / 2) / met.sum())
+
+
+def server(pair: Pair, traffic: Traffic | None) -> Server:
+    """The server that a pair makes for its own workload, or for the requests of `traffic`."""
+    if traffic is None:
+        return server_of(pair)
+    setting, batch = pair.decode.setting, pair.prefill.batch
+
+    def seconds(prompt: int, prefix: int) -> float:
+        """Seconds of one prompt, its keys and values moved to decode's layout."""
+        context = max(setting.workload.context, prompt + 1)
+        sizes = {"prompt": prompt, "prefix": prefix, "context": context}
+        changed = pair.priced_in(replace(setting, workload=setting.workload.resized(**sizes)))
+        return (changed.ttft_seconds + changed.reshard_seconds) / batch
+
+    def prefill(prompt: np.ndarray, prefix: np.ndarray) -> np.ndarray:
+        return np.array([seconds(int(p), int(x)) for p, x in zip(prompt, prefix, strict=True)])
+
+    def step(context: float) -> float:
+        workload = setting.workload.resized(context=max(1, round(context)))
+        return step_seconds(pair.decode.priced_in(replace(setting, workload=workload)), pair.basis)
+
+    return serve(
+        traffic,
+        chips=setting.cluster.chips,
+        slots=pair.decode.batch,
+        prefill_seconds=prefill,
+        step_seconds=step,
+        samples=setting.workload.samples,
+    )

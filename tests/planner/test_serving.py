@@ -1,4 +1,4 @@
-"""What a stream of requests costs a server, against counting by hand; and a pair under it, against pricing each."""
+"""Servers under load: closed forms, brute force and properties; a pair serves alike requests as its own."""
 
 import json
 
@@ -20,7 +20,7 @@ from partita.planner.serving import (
 )
 from partita.sharding.layout import plan_storage
 from partita.sharding.roles import parse_layout
-from partita.specs import Formats, Traffic
+from partita.specs import Formats
 from partita.specs.requests import Traffic
 
 EXAMPLE = Server(chips=8, slots=32, prefill_seconds=0.1, step_seconds=0.02, mean_output=160)

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from partita.planner.pair import Pair, step_seconds
 from partita.specs.requests import Traffic
-
-if TYPE_CHECKING:
-    from partita.planner.pair import Pair
 
 Numbers = float | NDArray[np.float64]
 SECONDS_PER_HOUR = 3600

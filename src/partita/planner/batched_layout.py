@@ -107,20 +107,20 @@ def spread(space: Space, batch: np.ndarray, queries: int, context: int, *, enoug
     return AxisSet(tuple(axes), legal)
 
 
-def layout(found: AxisSet) -> Layout:
+def layout(axis_set: AxisSet) -> Layout:
     """The layout of one phase over all axes, arranged as that of a single mesh is."""
     storage = arrange_storage(
-        {axis.name: (axis.roles,) for axis in found.axes},
-        "".join(axis.name for axis in found.axes if axis.heads == "k"),
-        "".join(axis.name for axis in found.axes if axis.heads == "g"),
+        {axis.name: (axis.roles,) for axis in axis_set.axes},
+        "".join(axis.name for axis in axis_set.axes if axis.heads == "k"),
+        "".join(axis.name for axis in axis_set.axes if axis.heads == "g"),
     )
-    return arrange(found.axes, storage, _NO_ROLES)
+    return arrange(axis_set.axes, storage, _NO_ROLES)
 
 
-def links(topology: Topology, found: AxisSet) -> Links:
+def links(topology: Topology, axis_set: AxisSet) -> Links:
     """How many chips of each axis lie on each level."""
     parts = {}
-    for axis in found.axes:
+    for axis in axis_set.axes:
         segment = topology.segments[axis.segment]
         if segment.whole:
             whole = axis.sizes == segment.size

@@ -40,7 +40,7 @@ def row_axes(
     `idle`: replicas too many for the batch are one axis and all stand idle, rather than split what they can.
     """
     only = space.only(np.array([row]))
-    found = spread(only, np.array([[float(batch)]]), queries, context, enough=False)
+    axis_set = spread(only, np.array([[float(batch)]]), queries, context, enough=False)
     return [
         RowAxis(
             axis.segment,
@@ -48,7 +48,7 @@ def row_axes(
             axis.heads if idle and not axis.roles.stored else axis.splits,
             int(axis.sizes.max()),
         )
-        for axis in found.axes
+        for axis in axis_set.axes
         if axis.sizes.max() > 1
     ]
 

@@ -142,15 +142,15 @@ def passes(
     )
     for rows, columns, enough in blocks:
         batch = np.array(batches, dtype=float)[columns]
-        found = spread(space.only(rows[:, 0]), batch, queries, seen, enough=enough)
-        sizes, joined = found.sizes(), links(space.topology, found)
+        axis_set = spread(space.only(rows[:, 0]), batch, queries, seen, enough=enough)
+        sizes, joined = axis_set.sizes(), links(space.topology, axis_set)
         if many is not None:
             sizes = {name: size[:, :, None] for name, size in sizes.items()}
             parts = {name: tuple(map(_deeper, spans)) for name, spans in joined.parts.items()}
             joined = replace(joined, parts=parts)
         step = price_step(
             model,
-            layout(found),
+            layout(axis_set),
             sizes,
             pricing.formats,
             batch=batch if many is None else batch[:, :, None],
@@ -161,7 +161,7 @@ def passes(
         )
         most, profile = peaks(pricing.chip, pricing.formats, joined), pricing.profile
         time = bound(step.ledger, most) if profile is None else estimate(step.ledger, most, profile)
-        yield Pass((rows, columns), found.legal, step, time)
+        yield Pass((rows, columns), axis_set.legal, step, time)
 
 
 def _alike(space: Space, queries: int) -> list[np.ndarray]:

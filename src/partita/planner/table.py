@@ -140,9 +140,9 @@ def passes(
         for g in _alike(space, queries)
         for r, c, e in _blocks(tokens[g], replicas[g], np.array(batches), depth)
     )
-    for rows, columns, enough in blocks:
+    for chosen, columns, enough in blocks:
         batch = np.array(batches, dtype=float)[columns]
-        axis_set = spread(space.only(rows[:, 0]), batch, queries, seen, enough=enough)
+        axis_set = spread(space.only(chosen[:, 0]), batch, queries, seen, enough=enough)
         sizes, joined = axis_set.sizes(), links(space.topology, axis_set)
         if many is not None:
             sizes = {name: size[:, :, None] for name, size in sizes.items()}
@@ -161,7 +161,7 @@ def passes(
         )
         most, profile = peaks(pricing.chip, pricing.formats, joined), pricing.profile
         time = bound(step.ledger, most) if profile is None else estimate(step.ledger, most, profile)
-        yield Pass((rows, columns), axis_set.legal, step, time)
+        yield Pass((chosen, columns), axis_set.legal, step, time)
 
 
 def _alike(space: Space, queries: int) -> list[np.ndarray]:
@@ -187,8 +187,8 @@ def _blocks(
     columns = np.arange(len(batches))[None, :]
     over = tokens * replicas
     for group in (np.nonzero(over == 1)[0], np.nonzero(over > 1)[0]):
-        for rows in _portions(group, len(batches) * depth):
-            yield rows[:, None], columns, True
+        for chosen in _portions(group, len(batches) * depth):
+            yield chosen[:, None], columns, True
     short = (over[:, None] > batches) & (tokens[:, None] <= batches)
     for cells in _portions(np.argwhere(short), depth):
         yield cells[:, :1], cells[:, 1:], False

@@ -20,7 +20,6 @@ from partita.planner.space import (
     rows,
 )
 from partita.sharding.mesh import Mesh, parse_mesh
-from partita.sharding.roles import AxisRoles, splits_heads
 from partita.specs import catalogue_model, parse_cluster
 
 PALM = catalogue_model("palm-540b")
@@ -115,20 +114,3 @@ def test_every_role_of_weights_meets_every_role_of_attention():
     without = axis_roles(PALM, eight, "decode", gathered=False)
     assert {k.weights for k in without} == {"e", "f", "replica"}
     assert set(without) < set(axis_roles(PALM, eight, "decode"))
-
-
-@pytest.mark.parametrize(
-    ("weights", "stored", "tokens"),
-    [
-        ("e", "e", False),
-        ("f", "f", False),
-        ("e-gathered", "e", True),
-        ("f-gathered", "f", True),
-        ("replica", "", True),
-    ],
-)
-def test_gathered_weights_are_stored_apart_and_used_where_tokens_are_split(weights, stored, tokens):
-    role = AxisRoles(weights, "batch")
-    assert (role.stored, role.splits_tokens) == (stored, tokens)
-    assert splits_heads(role) == (stored == "f")
-    assert splits_heads(AxisRoles(weights, "heads"))

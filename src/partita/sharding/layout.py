@@ -190,7 +190,7 @@ def _loose(axes: Iterable[str], storage: Storage) -> list[str]:
 
 
 def arrange(axes: Sequence[AxisUse], storage: Storage, roles: Roles) -> Layout:
-    """The layout of a phase from what it does over every axis; dims are split in the order that moves least."""
+    """The layout of a phase from what it does over every axis; dims are split in the cheapest order."""
     of = {axis.name: axis for axis in axes}
     by_axis = {axis.name: axis.roles for axis in axes}
     kept, tokens = kept_axes(by_axis, storage), token_axes(by_axis, storage)

@@ -1,8 +1,8 @@
-"""Small models, clusters and questions drawn at random, the same for a seed. Knows nothing about prices."""
+"""Small models, clusters and cases drawn at random, the same for a seed. Knows nothing about prices."""
 
 import random
 
-from partita.planner import Objective, Question
+from partita.planner import Case, Objective
 from partita.specs import Cluster, Formats, Model, PhysicalAxis, Workload, catalogue_chip
 from partita.specs.fabric import Kind
 from partita.specs.latent import Latent
@@ -55,9 +55,7 @@ def a_cluster(draw: random.Random) -> Cluster:
     return Cluster(name="drawn", chip=chip, fabric=fabric)
 
 
-def a_question(
-    seed: int, *, chunked: bool = False, staged: bool = False, objective: Objective = "cost"
-) -> Question:
+def a_case(seed: int, *, chunked: bool = False, staged: bool = False, objective: Objective = "cost") -> Case:
     """Decode steps come after one token of output, so that a step's mean context is the whole cache.
 
     Where `chunked`, the prompts have a cached prefix and are read in equal chunks; where `staged`, there is a
@@ -72,7 +70,7 @@ def a_question(
         prefix = draw.choice([0, 1, 30])
         workload = {"prompt": prefix + chunk * chunks, "prefix": prefix, "chunk": chunk}
     fits = [n for n in range(1, 5) if cluster.shape[0] % n == 0 and n <= model.layers]
-    return Question(
+    return Case(
         model=model,
         cluster=cluster,
         formats=Formats(

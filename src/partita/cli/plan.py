@@ -17,17 +17,16 @@ from partita.cli import plan_options as p
 from partita.cli.output import progress_console, show, show_json
 from partita.errors import InputError
 from partita.files import check_place, write_whole
-from partita.planner.ask import Ask
 from partita.planner.chips import parse_clusters
 from partita.planner.disaggregation import DisaggregatedPlan, plan_disaggregated
 from partita.planner.frontier import over_batches
 from partita.planner.plan import Plan, best_plan
-from partita.planner.question import Question
+from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SavedPlan, load_plan
 from partita.specs.units import parse_price
 
 _SHOWN_FROM = 4
-"""Questions from which on progress is shown."""
+"""Cases from which on progress is shown."""
 
 
 def command(
@@ -78,7 +77,7 @@ def command(
     json: o.AsJson = False,
 ) -> None:
     """Choose the layouts of both phases that serve the objective best, by the estimate or the bound."""
-    ask, traffic = p.read_ask(locals())
+    request, traffic = p.read_request(locals())
     paid = None if price is None else parse_price(price)
     other = None if compare is None else _other(compare)
     if plot is not None:
@@ -88,17 +87,18 @@ def command(
         check_place(plot, "plot")
     if save is not None:
         check_place(save, "save")
-    questions = ask.questions()
-    with _progress(len(questions)) as step:
-        found = best_plan(questions, top=top, progress=step)
-    pools = _pools(ask, on) if disaggregate else None
+    cases = request.cases()
+    with _progress(len(cases)) as step:
+        found = best_plan(cases, top=top, progress=step)
+    pools = _pools(request, on) if disaggregate else None
     if plot is not None:
         from partita.report.frontier import plot_frontier
 
-        if not ask.auto_batch or len(ask.batches(1)) == 1:  # else its frontier is over batches already
+        # else its frontier is over batches already
+        if not request.auto_batch or len(request.batches(1)) == 1:
             found = replace(found, tables=over_batches(found.tables))
         plot_frontier(found, plot)
-    answers = Advice(found, traffic, ask.rate, _price(found, paid))
+    answers = Advice(found, traffic, request.rate, _price(found, paid))
     if json or save is not None:
         written = _as_json(answers, pools, other)
         if save is not None:
@@ -137,19 +137,19 @@ def _price(plan: Plan, given: float | None) -> float | None:
     return plan.decode.setting.cluster.chip.price_per_hour if given is None else given
 
 
-def _pools(ask: Ask, on: str) -> DisaggregatedPlan:
+def _pools(request: PlanRequest, on: str) -> DisaggregatedPlan:
     """Units of the same family, of all sizes up to the cluster's chips."""
     family = on.partition(":")[0]
-    most = ask.clusters[-1].chips
+    most = request.clusters[-1].chips
     if on.lower().endswith(".toml"):
         raise InputError(
             "disaggregate", on, "needs a family of the catalogue, whose smaller clusters it knows"
         )
-    return plan_disaggregated(ask, parse_clusters(f"{family}:auto", most), most)
+    return plan_disaggregated(request, parse_clusters(f"{family}:auto", most), most)
 
 
 @contextmanager
-def _progress(steps: int) -> Iterator[Callable[[Question], None] | None]:
+def _progress(steps: int) -> Iterator[Callable[[Case], None] | None]:
     """Shows how far a search over many clusters and formats is, on a terminal."""
     console = progress_console()
     if steps < _SHOWN_FROM or not console.is_terminal:
@@ -161,8 +161,8 @@ def _progress(steps: int) -> Iterator[Callable[[Question], None] | None]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("searching", total=steps)
 
-        def step(question: Question) -> None:
-            name = question.cluster.name + (f", {question.stages} stages" if question.stages > 1 else "")
+        def step(case: Case) -> None:
+            name = case.cluster.name + (f", {case.stages} stages" if case.stages > 1 else "")
             bar.update(task, description=f"searching {name}")
             bar.advance(task)
 

@@ -1,4 +1,4 @@
-"""The options of `partita plan`, and the question they ask of the planner.
+"""The options of `partita plan`, and the case they ask of the planner.
 
 Knows the forms that options are written in; what is chosen among them is the planner's.
 """
@@ -11,11 +11,11 @@ import typer
 
 from partita.cli import options as o
 from partita.errors import InputError
-from partita.planner.ask import Ask, formats_of
 from partita.planner.basis import BASES, parse_basis
 from partita.planner.chips import parse_clusters
 from partita.planner.pair import parse_objective
 from partita.planner.regimes import REGIMES, Regime, regime
+from partita.planner.request import PlanRequest, formats_of
 from partita.sharding.mesh import parse_mesh
 from partita.specs.formats import Float, Format
 from partita.specs.lengths import RANGES, Lengths, parse_lengths, whole
@@ -78,7 +78,7 @@ Stages = Annotated[
 ]
 
 
-def read_ask(given: dict[str, Any]) -> tuple[Ask, Traffic | None]:
+def read_request(given: dict[str, Any]) -> tuple[PlanRequest, Traffic | None]:
     """What is asked, from the options of the command by name; and the traffic where requests differ."""
     preset = None if given["regime"] is None else regime(given["regime"])
     batch, auto_batch = _whole_or_auto("batch", given["batch"])
@@ -104,7 +104,7 @@ def read_ask(given: dict[str, Any]) -> tuple[Ask, Traffic | None]:
         raise InputError("prefill-batch", prefill_batch, "needs --batch N: with auto both batches are chosen")
     weights = _given(given["weights"], preset.weights if preset else "bf16")
     kv = _given(given["kv"], preset.kv if preset else "bf16")
-    ask = Ask(
+    request = PlanRequest(
         model=o.read_model(given["model"]),
         clusters=tuple(parse_clusters(given["on"], given["max_chips"])),
         formats=formats_of(
@@ -127,7 +127,7 @@ def read_ask(given: dict[str, Any]) -> tuple[Ask, Traffic | None]:
         memory_bytes=None if given["memory"] is None else parse_bytes(given["memory"], "memory"),
         basis=None if given["by"] is None else parse_basis(given["by"]),
     )
-    return ask, traffic
+    return request, traffic
 
 
 def _whole_or_auto(field: str, text: str | None) -> tuple[int | None, bool]:

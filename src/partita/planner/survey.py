@@ -16,7 +16,7 @@ from partita.cost.setting import Phase, Setting
 from partita.planner.basis import Basis, basis_of, step_seconds
 from partita.planner.exact import Exact
 from partita.planner.phases import NEAR, price, prime_factors
-from partita.planner.question import Question
+from partita.planner.request import Case
 from partita.sharding.mesh import Mesh
 
 _WORST = 6.0
@@ -50,7 +50,7 @@ def _ranked(setting: Setting, phase: Phase, basis: Basis) -> list[Prediction]:
     """The best layout, and others up to `_WORST`: of those whose times in the tables are within `_APART`, one
     each; ascending, and as far apart when priced as they run."""
     workload = setting.workload
-    question = Question(
+    case = Case(
         setting.model,
         setting.cluster,
         setting.formats,
@@ -61,7 +61,7 @@ def _ranked(setting: Setting, phase: Phase, basis: Basis) -> list[Prediction]:
         mesh=setting.mesh,
         basis=basis,
     )
-    tables = price(question)
+    tables = price(case)
     table, fits = (
         (tables.decode, tables.decode_fits) if phase == "decode" else (tables.prefill, tables.prefill_fits)
     )

@@ -1,4 +1,4 @@
-"""What a user asks of the planner, as the questions it is made of: one for each cluster, format and so on.
+"""What a user asks of the planner, as the cases it is made of: one for each cluster, format and so on.
 
 Knows what is left open ("auto") and what is tried for it; knows no prices.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product as every
 
 from partita.cost.parts import split_layers
@@ -14,11 +15,12 @@ from partita.cost.setting import slowest_axis, stage_of
 from partita.errors import InputError
 from partita.planner.basis import Basis, basis_of
 from partita.planner.pair import Objective, prompts_of
-from partita.planner.question import Question
+from partita.planner.space import Topology, cluster_topology, mesh_topology
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.profile import Profile
 from partita.specs.requests import Traffic
 from partita.specs.workload import Workload
 
@@ -29,8 +31,57 @@ CHUNKS = (128, 256, 512, 1024, 2048, 4096, 8192)
 """Tokens of a prompt in one prefill step that are tried where the chunk is left to the planner."""
 
 
+@dataclass(frozen=True)
+class Case:
+    """What is asked of the planner for one cluster.
+
+    batches, prefill_batches: those to choose from, ascending. mesh: one the user fixed. Limits in seconds.
+    rate: prompts per second to sustain at least. interleaved: a chunk of a prompt is read between two decode
+    steps, and both must stay within the limit on a decode step. traffic: the requests that the rate is of,
+    where they are not all as the workload. by: which time is minimised and kept within limits; None for the
+    estimate where the cluster's profile compares layouts, else the bound.
+    """
+
+    model: Model
+    cluster: Cluster
+    formats: Formats
+    workload: Workload
+    batches: tuple[int, ...]
+    prefill_batches: tuple[int, ...]
+    objective: Objective
+    max_ttft: float | None = None
+    max_tpot: float | None = None
+    mesh: Mesh | None = None
+    stages: int = 1
+    rate: float | None = None
+    interleaved: bool = False
+    traffic: Traffic | None = None
+    basis: Basis | None = None
+
+    @cached_property
+    def ranked_by(self) -> Basis:
+        """Raises InputError (field "by") for an estimate on a cluster without a profile."""
+        return basis_of((self.cluster,), self.basis)
+
+    @property
+    def profile(self) -> Profile | None:
+        """Of the estimate; None where the bound is minimised."""
+        return self.cluster.profile if self.ranked_by == "estimate" else None
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The chips of one pipeline stage."""
+        chips = stage_of(self.cluster, self.stages)
+        return cluster_topology(chips) if self.mesh is None else mesh_topology(self.mesh, chips)
+
+    @property
+    def tokens_a_chunk(self) -> int:
+        """Of a prompt, in one prefill step."""
+        return min(self.workload.chunk or self.workload.new_tokens, self.workload.new_tokens)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class PlanRequest:
     """A workload to plan for, and what may be chosen.
 
     workload: its batch and prefill_batch are taken where `auto_batch` and `auto_prefill_batch` do not leave
@@ -84,13 +135,13 @@ class Ask:
             return (self.workload.chunk,)
         return (None, *(chunk for chunk in CHUNKS if chunk < self.workload.new_tokens))
 
-    def questions(self) -> list[Question]:
+    def cases(self) -> list[Case]:
         """Everything to search; raises InputError on what cannot be asked together."""
         if self.mesh is not None and len(self.clusters) > 1:
             raise InputError("mesh", self.mesh, "fits one cluster; name one with its shape")
         basis_of(self.clusters, self.basis)  # refuses an estimate where there is none
         found = [
-            Question(
+            Case(
                 self.model,
                 cluster,
                 formats,
@@ -111,8 +162,8 @@ class Ask:
             for stages in self._stages(cluster)
             for formats, chunk in every(self.formats, self.chunks)
         ]
-        for question in found:
-            _ = question.topology  # a mesh that does not fit is refused before anything is priced
+        for case in found:
+            _ = case.topology  # a mesh that does not fit is refused before anything is priced
         return found
 
     def _stages(self, cluster: Cluster) -> Iterator[int]:

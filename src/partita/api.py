@@ -80,8 +80,9 @@ def plan(
         rate=None if rate is None else parse_rate(rate, "rate"),
         memory_bytes=None if memory is None else parse_bytes(memory, "memory"),
         basis=None if by is None else parse_basis(by),
+        top=top,
     )
-    return best_plan(request.cases(), top=top)
+    return best_plan(request)
 
 
 def read_model(text: str) -> Model:

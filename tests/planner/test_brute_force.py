@@ -12,13 +12,13 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from tests.planner.drawn import changed
 
 from partita.cost.prediction import Setting, predict
 from partita.errors import InputError
-from partita.planner import Case, Objective, Pair, best_plan
+from partita.planner import Case, Objective, Pair, PlanRequest, best_of
 from partita.planner.search import ALIKE, keeps_limits
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
@@ -77,8 +77,16 @@ def a_case(seed: int) -> Case:
     objective: Objective = draw.choice(["latency", "cost", "throughput"])
     formats = Formats(weights=draw.choice(["bf16", "int8"]), reduce=draw.choice(["f32", "bf16"]))
     cluster = Cluster(name="drawn", chip=chip, fabric=fabric)
-    sizes = (workload.batch,), (workload.prefill_batch,)
-    return Case(model, cluster, formats, workload, *sizes, objective)
+    request = PlanRequest(
+        model=model,
+        clusters=(cluster,),
+        formats=(formats,),
+        workload=workload,
+        objective=objective,
+        stages=1,
+    )
+    (case,) = request.cases()
+    return case
 
 
 def with_profile(case: Case, seed: int) -> Case:
@@ -114,7 +122,7 @@ def with_profile(case: Case, seed: int) -> Case:
             values[f"{level}/hop_seconds"] = draw.choice([0, 1e-6])
     constants = {name: Constant(value=value, fixed="drawn") for name, value in values.items()}
     profile = Profile(name="drawn", source="drawn", constants=constants)
-    return replace(case, cluster=cluster.model_copy(update={"profile": profile}), basis="estimate")
+    return changed(case, clusters=(cluster.model_copy(update={"profile": profile}),), basis="estimate")
 
 
 def meshes(shape: tuple[int, ...]) -> Iterator[Mesh]:
@@ -182,17 +190,17 @@ def the_search_finds_the_best(case: Case) -> None:
     best = None
     for mesh in meshes(case.cluster.shape):
         for pair in every_pair(case, mesh):
-            at_least = Unmoved(pair.prefill, pair.decode, pair.basis).score(case.objective)
+            at_least = Unmoved(pair.prefill, pair.decode, pair.basis).score(case.request.objective)
             if best is not None and at_least > best:
                 continue
             if pair.fits and keeps_limits(pair, case):
-                best = min(best or math.inf, pair.score(case.objective))
+                best = min(best or math.inf, pair.score(case.request.objective))
     if best is None:
         with pytest.raises(InputError, match="drawn does not fit"):
-            best_plan([case], top=1)
+            best_of([case], top=1)
         return
-    plan = best_plan([case], top=3)
-    scores = [pair.score(case.objective) for pair in (plan.chosen, *plan.runners_up)]
+    plan = best_of([case], top=3)
+    scores = [pair.score(case.request.objective) for pair in (plan.chosen, *plan.runners_up)]
     assert min(scores) == pytest.approx(best, rel=1e-9)
     assert scores[0] <= best * (1 + ALIKE)  # a simpler layout, if its bound is alike
     assert all(pair.fits for pair in (plan.chosen, *plan.runners_up))

@@ -46,7 +46,7 @@ def any_batch(given: Setting, objective: Objective, **limits: float) -> Plan:
         mesh=given.mesh,
         **limits,  # type: ignore[arg-type]
     )
-    return best_plan(request.cases())
+    return best_plan(request)
 
 
 def times(prefill: Prediction, decode: Prediction, basis: Basis) -> tuple[float, float, float]:

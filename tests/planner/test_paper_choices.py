@@ -27,7 +27,7 @@ def any_mesh(given: Setting, objective: Objective) -> Plan:
         workload=given.workload,
         objective=objective,
     )
-    return best_plan(request.cases())
+    return best_plan(request)
 
 
 def chips_of(prediction: Prediction, *weights: str) -> int:

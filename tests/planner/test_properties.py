@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import Phase as Stage
 from hypothesis import strategies as st
-from tests.planner.drawn import a_case
+from tests.planner.drawn import a_case, changed
 from tests.planner.pairs import NAMED, phase_of
 
 from partita.advice.sensitivity import changed_cluster
 from partita.cost.prediction import Phase, Prediction, Setting, predict
 from partita.errors import InputError
-from partita.planner import Case, Plan, best_plan
+from partita.planner import Case, Plan, best_of
 from partita.planner.pair import OBJECTIVES
 from partita.sharding.mesh import AXES, Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole
@@ -38,7 +38,7 @@ ATTENTION: tuple[AttentionRole, ...] = ("heads", "batch", "context", "none")
 def planned(case: Case) -> Plan | None:
     """None where nothing fits, or keeps the limits."""
     try:
-        return best_plan([case], top=1)
+        return best_of([case], top=1)
     except InputError:
         return None
 
@@ -71,7 +71,7 @@ def test_a_better_chip_never_has_a_worse_plan(seed: int, what: str, more: float,
     plan = planned(case)
     assume(plan is not None)
     assert plan is not None
-    better = planned(replace(case, cluster=changed_cluster(case.cluster, what, more)))
+    better = planned(changed(case, clusters=(changed_cluster(case.cluster, what, more),)))
     assert better is not None
     before, after = plan.chosen.score(objective), better.chosen.score(objective)
     assert after <= before + abs(before) * 1e-9
@@ -171,7 +171,7 @@ def test_limits_in_any_unit_of_time_are_the_same_limits(seed: int, slack: float)
             "max_ttft": parse_duration(f"{free.prefill.total_seconds * slack * size:.18f}{unit}"),
             "max_tpot": parse_duration(f"{free.decode.step_seconds * slack * size:.18f}{unit}"),
         }
-        plan = planned(replace(case, **limits))
+        plan = planned(changed(case, **limits))
         if plan is not None:
             assert plan.prefill.total_seconds <= limits["max_ttft"]
             assert plan.decode.step_seconds <= limits["max_tpot"]

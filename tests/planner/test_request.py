@@ -121,10 +121,10 @@ def test_everything_open_is_asked_together():
 def test_no_more_memory_is_used_than_may_be():
     chip = parse_cluster("h100:1x8").chip
     given = request(model="llama-3-70b", auto_batch=True)
-    free = best_plan(given.cases(), top=1).chosen
+    free = best_plan(replace(given, top=1)).chosen
     limit = chip.hbm_bytes // 2
     assert max(p.memory_bytes["total"] for p in (free.prefill, free.decode)) > limit
-    kept = best_plan(replace(given, memory_bytes=limit).cases(), top=1).chosen
+    kept = best_plan(replace(given, memory_bytes=limit, top=1)).chosen
     for phase in (kept.prefill, kept.decode):
         assert phase.memory_bytes["total"] <= phase.memory_bytes["capacity"] == limit
     assert kept.score("cost") > free.score("cost")

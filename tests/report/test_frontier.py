@@ -29,7 +29,7 @@ def plan() -> Plan:
         auto_batch=True,
         basis="estimate",
     )
-    return best_plan(request.cases())
+    return best_plan(request)
 
 
 def merit(point: Point, basis: str) -> tuple[float, float, float]:

@@ -154,7 +154,7 @@ def test_pools_are_shown_beside_the_shared_chips(found: Plan):
         auto_batch=True,
         basis="estimate",
     )
-    pools, cheapest = plan_disaggregated(request, clusters, 8), best_plan(request.cases())
+    pools, cheapest = plan_disaggregated(request, clusters, 8), best_plan(request)
     text = words(text_of(shown(Advice(cheapest), pools)))
     cost, shared = pools.chip_seconds_per_output_token, cheapest.chosen.chip_seconds_per_output_token
     assert f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second" in text

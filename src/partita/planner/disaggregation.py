@@ -181,11 +181,11 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
     for each in sorted(tables, key=lambda table: table.case.cluster.chips):
         case, workload = each.case, each.case.workload
         if phase == "prefill":
-            seconds, fits, limit = each.prefill_seconds, each.prefill_fits, case.max_ttft
+            seconds, fits, limit = each.prefill_seconds, each.prefill_fits, case.request.max_ttft
             prompts = np.array(case.prefill_batches, dtype=float)
             limited = seconds
         else:
-            seconds, fits, limit = each.decode_seconds, each.decode_fits, case.max_tpot
+            seconds, fits, limit = each.decode_seconds, each.decode_fits, case.request.max_tpot
             prompts = np.array([prompts_of(workload, batch) for batch in case.batches], dtype=float)
             limited = each.decode.seconds
         if fits.any():
@@ -204,7 +204,7 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
     kept = [u for i, u in enumerate(found) if all(u.rate / u.chips > v.rate / v.chips for v in found[:i])]
     if not kept:
         name = "max_ttft" if phase == "prefill" else "max_tpot"
-        limit = getattr(tables[0].case, name)
+        limit = getattr(tables[0].case.request, name)
         if np.isfinite(fastest) and limit is not None:
             raise InputError(
                 name,

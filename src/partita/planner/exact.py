@@ -73,7 +73,7 @@ class Exact:
     ) -> tuple[Setting, Roles, Roles] | None:
         case = self.case
         shape = stage_of(case.cluster, case.stages).shape
-        joined = join(case.topology, decode, prefill, shape, case.mesh)
+        joined = join(case.topology, decode, prefill, shape, case.request.mesh)
         if joined is None:
             return None
         sized = case.workload.resized(**sizes)

@@ -43,14 +43,15 @@ def too_slow(tables: Sequence[Tables]) -> InputError:
 
     Each of `tables` has a layout that fits in both phases.
     """
-    asked, basis = tables[0].case, tables[0].case.ranked_by
+    case, asked = tables[0].case, tables[0].case.request
+    basis = asked.ranked_by
     ttft = min(float(t.prefill_seconds[t.prefill_fits].min()) for t in tables)
     tpot = min(map(_fastest_step, tables))
     if asked.max_ttft is not None and ttft > asked.max_ttft:
         best = f"the fastest prefill's {basis} is {format_seconds(ttft)}"
         return InputError("max_ttft", format_seconds(asked.max_ttft), f"{_NONE}: {best}")
     if asked.max_tpot is not None and tpot > asked.max_tpot:
-        beside = " with a chunk of a prompt beside it" if asked.interleaved else ""
+        beside = " with a chunk of a prompt beside it" if case.interleaved else ""
         best = f"the fastest decode step's {basis}{beside} is {format_seconds(tpot)}"
         return InputError("max_tpot", format_seconds(asked.max_tpot), f"{_NONE}: {best}")
     if asked.rate is not None and (rate := max(map(_highest_rate, tables))) < asked.rate:

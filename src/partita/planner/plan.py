@@ -15,13 +15,13 @@ from typing import Any
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
-from partita.planner.basis import Basis, basis_of
+from partita.planner.basis import Basis
 from partita.planner.frontier import Point, frontier
 from partita.planner.pair import Objective, Pair
 from partita.planner.phases import COARSE_CELLS, MOST_CELLS, NEAR, Tables, all_axes, price
 from partita.planner.reasons import reasons
 from partita.planner.refusal import refusal
-from partita.planner.request import Case
+from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SCHEMA, setting_as_json
 from partita.planner.search import ALIKE, best_pairs
 from partita.planner.unranked import unranked
@@ -153,49 +153,32 @@ def make_plan(
     basis: Basis | None = None,
     top: int = 5,
 ) -> Plan:
-    """The best pair of layouts on the setting's mesh, at its batch; limits and errors as in `best_plan`.
+    """The best pair of layouts in a setting, at its batch; arguments as fields of `PlanRequest`."""
+    request = PlanRequest.of(setting, objective, basis)
+    return best_plan(replace(request, max_ttft=max_ttft, max_tpot=max_tpot, top=top))
 
-    by: what is minimised and limited, as in `basis_of`.
+
+def best_plan(request: PlanRequest, progress: Callable[[Case], None] | None = None) -> Plan:
+    """The best pair of layouts that a request leaves to choose from; `progress` is called before each case.
+
+    `request.top` pairs are listed, the chosen one among them. Raises InputError where nothing fits (with the
+    smallest change that would), where nothing keeps the limits, for a `top` below 1, and as
+    `PlanRequest.cases` does.
     """
-    workload = setting.workload
-    asked = Case(
-        setting.model,
-        setting.cluster,
-        setting.formats,
-        workload,
-        (workload.batch,),
-        (workload.prefill_batch,),
-        objective,
-        max_ttft,
-        max_tpot,
-        setting.mesh,
-        basis=basis,
-    )
-    return best_plan([asked], top=top)
+    return best_of(request.cases(), request.top, progress)
 
 
-def best_plan(
-    cases: Sequence[Case],
-    *,
-    top: int = 5,
-    progress: Callable[[Case], None] | None = None,
-) -> Plan:
-    """The best pair of layouts over all cases: clusters and formats, each over its batches and layouts.
+def best_of(cases: Sequence[Case], top: int = 5, progress: Callable[[Case], None] | None = None) -> Plan:
+    """The best pair of layouts over all cases, each over its batches and layouts; errors as in `best_plan`.
 
-    `top` pairs are listed, the chosen one among them; `progress` is called before each case.
-
-    Raises InputError where nothing fits (with the smallest change that would), where nothing keeps the
-    limits, for a `top` below 1, and on `basis` as `basis_of` does: all cases go by one time.
+    The cases are of one request, or of several with the same objective, basis and limits.
     """
     if top < 1:
         raise InputError("top", top, "1 or more are accepted")
     for case in cases:
         _check(case)
-    asked = cases
-    basis = basis_of((case.cluster for case in cases), cases[0].basis)
-    cases = [q if q.basis == basis else replace(q, basis=basis) for q in cases]
+    objective, basis = cases[0].request.objective, cases[0].ranked_by
     many = len(cases) > _MANY
-    objective = cases[0].objective
     tables, best = [], []
     for case in cases:
         if progress is not None:
@@ -218,7 +201,7 @@ def best_plan(
     chosen = simplest(found)
     ranked = [chosen, *(pair for _, pair in found if pair is not chosen)]
     named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, cases)), basis)
-    why = (*reasons(objective, chosen, named), *unranked(chosen, asked))
+    why = (*reasons(objective, chosen, named), *unranked(chosen, cases))
     return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
 
 
@@ -227,8 +210,8 @@ def rank(pair: Pair, case: Case) -> tuple[float, ...]:
 
     At a given rate chips are paid whether busy or not, so of those that sustain it the fewest cost least.
     """
-    score = float(f"{pair.score(case.objective):.9g}")
-    paid = case.rate is not None and case.objective == "cost"
+    score = float(f"{pair.score(case.request.objective):.9g}")
+    paid = case.request.rate is not None and case.request.objective == "cost"
     return (float(case.cluster.chips), score) if paid else (score,)
 
 
@@ -258,8 +241,8 @@ def _check(case: Case) -> None:
 def _plain_mesh(chosen: Pair, cases: Sequence[Case]) -> Mesh:
     """The mesh that the paper's named layouts are compared on: the user's, else that of the machine."""
     setting = chosen.decode.setting
-    asked = next(q for q in cases if q.cluster == setting.cluster)
-    return asked.mesh or Mesh.of(setting.stage_cluster.shape)
+    case = next(case for case in cases if case.cluster == setting.cluster)
+    return case.request.mesh or Mesh.of(setting.stage_cluster.shape)
 
 
 def named_pairs(setting: Setting, basis: Basis) -> list[Pair]:

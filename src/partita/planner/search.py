@@ -38,7 +38,7 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
     seen: set[tuple] = set()
     order = count()
     worst = beat
-    by_context = case.objective == "context"  # whose pairs are dear to price
+    by_context = case.request.objective == "context"  # whose pairs are dear to price
     most = MOST_EXACT // 8 if by_context else MOST_EXACT
     for least, make in _pairs_by_least(tables):
         # where limits are tight, those that only seem to keep them come first
@@ -53,7 +53,7 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
             seen.add(key)
             if not pair.fits or not keeps_limits(pair, case):
                 continue
-            score = float(f"{pair.score(case.objective):.9g}")
+            score = float(f"{pair.score(case.request.objective):.9g}")
             found.append((score, next(order), pair))
             found.sort(key=lambda entry: entry[:2])
             if len(found) >= top:
@@ -64,11 +64,12 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
 
 def keeps_limits(pair: Pair, case: Case) -> bool:
     """Whether prefill and one decode step stay within the limits, and the rate is sustained."""
+    request = case.request
     tpot = pair.tpot_seconds + (pair.chunk_seconds if case.interleaved else 0.0)
     return (
-        (case.max_ttft is None or pair.ttft_seconds <= case.max_ttft)
-        and (case.max_tpot is None or tpot <= case.max_tpot)
-        and (case.rate is None or bool(server(pair, case.traffic).sustains(case.rate)))
+        (request.max_ttft is None or pair.ttft_seconds <= request.max_ttft)
+        and (request.max_tpot is None or tpot <= request.max_tpot)
+        and (request.rate is None or bool(server(pair, request.traffic).sustains(request.rate)))
     )
 
 
@@ -77,10 +78,10 @@ def _pairs_by_least(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterab
     case = tables.case
     exact = Exact(tables)
     decode_ok, prefill_ok = tables.decode_fits, tables.prefill_fits
-    if case.max_tpot is not None:
-        decode_ok = decode_ok & (tables.decode.last_seconds <= case.max_tpot * (1 + NEAR))
-    if case.max_ttft is not None:
-        prefill_ok = prefill_ok & (tables.prefill_seconds <= case.max_ttft * (1 + NEAR))
+    if case.request.max_tpot is not None:
+        decode_ok = decode_ok & (tables.decode.last_seconds <= case.request.max_tpot * (1 + NEAR))
+    if case.request.max_ttft is not None:
+        prefill_ok = prefill_ok & (tables.prefill_seconds <= case.request.max_ttft * (1 + NEAR))
     heap: list[tuple[float, int, int, _Sums, int, int]] = []
     order = count()
     for decode_rows, prefill_rows in by_storage(tables):
@@ -128,11 +129,11 @@ class _Sums:
     def may_keep_limits(self, i: int, j: int, case: Case) -> bool:
         """Whether the two together may keep what they have to keep together."""
         rate = self.prompts / float(self.decode_seconds[i] + self.prefill_seconds[j])
-        if case.rate is not None and rate < case.rate * (1 - NEAR):
+        if case.request.rate is not None and rate < case.request.rate * (1 - NEAR):
             return False
-        if case.max_tpot is None or not case.interleaved:
+        if case.request.max_tpot is None or not case.interleaved:
             return True
-        return bool(self.steps[i] + self.chunks[j] <= case.max_tpot * (1 + NEAR))
+        return bool(self.steps[i] + self.chunks[j] <= case.request.max_tpot * (1 + NEAR))
 
     def least(self, i: int, j: int) -> float:
         return float(self.decode_part[i] + self.prefill_part[j])
@@ -155,13 +156,13 @@ class _Sums:
         prefill, pb = (part.ravel() for part in np.meshgrid(prefill, usable, indexing="ij"))
         ok = prefill_ok[prefill, pb]
         steps, chunks = tables.decode.last_seconds[decode, b], tables.prefill.last_seconds[prefill, pb]
-        if case.interleaved and case.max_tpot is not None and len(decode):
-            ok &= chunks + steps.min() <= case.max_tpot * (1 + NEAR)
+        if case.interleaved and case.request.max_tpot is not None and len(decode):
+            ok &= chunks + steps.min() <= case.request.max_tpot * (1 + NEAR)
         prefill, pb, chunks = prefill[ok], pb[ok], chunks[ok]
         taken, seconds = tables.decode_seconds[decode, b], tables.prefill_seconds[prefill, pb]
         rounds = -(-prompts // sizes[pb])
-        if case.rate is not None and len(decode) and len(prefill):
-            most = prompts / case.rate * (1 + NEAR)  # seconds, of both
+        if case.request.rate is not None and len(decode) and len(prefill):
+            most = prompts / case.request.rate * (1 + NEAR)  # seconds, of both
             quick = (taken + (seconds * rounds).min() <= most, seconds * rounds + taken.min() <= most)
             decode, steps, taken = (part[quick[0]] for part in (decode, steps, taken))
             prefill, pb, chunks, seconds, rounds = (
@@ -169,16 +170,16 @@ class _Sums:
             )
         if not len(decode) or not len(prefill):
             return None
-        if case.objective == "latency":
+        if case.request.objective == "latency":
             first, second = taken, seconds
-        elif case.objective == "context":
+        elif case.request.objective == "context":
             held, kv = tables.decode.held_bytes[decode, b], tables.decode.kv_bytes[decode, b]
             grows = _growing_share(case.model, workload.context) * kv  # all but what windows keep
             free = case.cluster.chip.hbm_bytes - held + grows
             first = -free * workload.context / np.maximum(grows, 1e-30)
             second = np.zeros_like(seconds)
         else:
-            chips = 1 if case.objective == "throughput" else case.cluster.chips
+            chips = 1 if case.request.objective == "throughput" else case.cluster.chips
             share = chips / (batch * workload.output)
             first, second = taken * share, seconds * rounds * share
         mine, theirs = _ascending(first), _ascending(second, seconds)

@@ -17,24 +17,24 @@ from partita.specs.units import format_range, format_seconds
 _INSTEAD = "--by estimate plans for what is estimated"
 
 
-def unranked(chosen: Pair, asked: Sequence[Case]) -> Iterator[str]:
+def unranked(chosen: Pair, cases: Sequence[Case]) -> Iterator[str]:
     """Sentences about a pair chosen by the bound; none where it was chosen by the estimate.
 
-    asked: as the user did, each with the same limits and the same `basis`.
+    cases: each with the same limits and the same `basis`.
     """
     if chosen.basis != "bound":
         return
-    case = asked[0]
-    if case.basis is None and case.objective != "context":
-        yield from _why(asked)
+    case = cases[0]
+    if case.request.basis is None and case.request.objective != "context":
+        yield from _why(cases)
     prefill, decode = chosen.prefill.estimate, chosen.decode.estimate
     if prefill is not None and decode is not None:
         yield from _broken(replace(chosen, basis="estimate"), prefill, decode, case)
 
 
-def _why(asked: Sequence[Case]) -> Iterator[str]:
+def _why(cases: Sequence[Case]) -> Iterator[str]:
     """Of the first profile that does not compare layouts."""
-    profiles = (case.cluster.profile for case in asked)
+    profiles = (case.cluster.profile for case in cases)
     name = next((profile.name for profile in profiles if profile is not None and not profile.compares), None)
     if name is not None:
         yield (
@@ -45,7 +45,8 @@ def _why(asked: Sequence[Case]) -> Iterator[str]:
 
 def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Case) -> Iterator[str]:
     """Limits that the bound keeps and the estimate of the same pair does not."""
-    ttft, tpot, rate = case.max_ttft, case.max_tpot, case.rate
+    request = case.request
+    ttft, tpot, rate = request.max_ttft, request.max_tpot, request.rate
     if ttft is not None and pair.ttft_seconds > ttft:
         found = format_range(pair.ttft_seconds, prefill.total_interval)
         yield (
@@ -63,7 +64,7 @@ def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Cas
             f"{format_seconds(tpot)}, which the bound keeps; {_INSTEAD}"
         )
     if rate is not None:
-        load = server(pair, case.traffic)
+        load = server(pair, request.traffic)
         if not load.sustains(rate):
             fast, slow = (
                 float(

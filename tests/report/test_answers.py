@@ -79,7 +79,7 @@ def test_a_comparison_shows_every_figure_and_who_is_better():
     assert "asked: the same of both" in text
     estimated, bound = text.split("\nestimated")[1].split("\nbound")
     for part, by in ((estimated, "estimate"), (bound, "bound")):
-        timed = [replace(pair, by=by) for pair in (a, b)]
+        timed = [replace(pair, basis=by) for pair in (a, b)]
         for name, attribute in (("TPOT", "tpot_seconds"), ("latency of a request", "latency_seconds")):
             line = next(line for line in part.splitlines() if line.startswith(name))
             mine, theirs = (getattr(pair, attribute) for pair in timed)

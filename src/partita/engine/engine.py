@@ -119,7 +119,7 @@ class Engine:
         run_options: RunOptions | None = None,
         devices: int | None = None,
     ) -> Engine:
-        """An engine for MODEL: on a plan's mesh and layouts, or on `mesh` in the layouts `prefill` and `decode`.
+        """An engine for MODEL, on a plan's mesh and layouts or on `mesh` in layouts `prefill` and `decode`.
 
         A layout is FFN/ATTENTION, such as "wg-xyz/heads"; prefill's is decode's unless given. `dtype`,
         `weights` and `kv` are as `number_formats` has them, `chunk` and `run_options` as `EngineOptions`.

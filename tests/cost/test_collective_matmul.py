@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from partita.cost.bound import Peaks, bound
 from partita.cost.collective_matmul import hidden_seconds, messages, steps
 from partita.cost.estimate import StepEstimate, estimate, message_seconds, transfer_seconds
 from partita.cost.ledger import Entry, Ledger, Loop
 from partita.cost.links import Level, Links
 from partita.cost.overlap import choose, overlap_for
+from partita.cost.roofline import Peaks, bound
 from partita.cost.setting import Setting
 from partita.cost.step import price_step
 from partita.program.options import RunOptions, Way, overlap_of

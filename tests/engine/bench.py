@@ -20,8 +20,7 @@ import numpy as np
 from tests import reference
 from tests.combinations import Case
 
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.ledger import Ledger
 from partita.cost.step import price_cache_reshard, price_step
 from partita.engine.parameters import place

@@ -14,8 +14,8 @@ from partita.planner.basis import Basis
 from partita.planner.chips import parse_clusters
 from partita.planner.disaggregation import plan_disaggregated
 from partita.planner.request import PlanRequest
-from partita.report.expected import NO_PROFILE, phase_text, step_text
 from partita.report.plan import plan as shown
+from partita.report.predictions import NO_PROFILE, phase_text, step_text
 from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds
 from partita.specs.requests import Traffic
 

@@ -8,8 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from partita.cost.parts import Part, split_layers, whole
-from partita.cost.pipeline import divided_microbatches, microbatches
+from partita.cost.schedule import StageLayers, divided_microbatches, microbatches, split_layers, whole
 from partita.cost.setting import Phase
 from partita.planner.request import Case
 from partita.planner.space import Topology, axis_roles, count_rows, rows
@@ -163,7 +162,7 @@ def _contexts(case: Case) -> tuple[float, float]:
     return low, workload.context
 
 
-def _part(case: Case, chunked: bool) -> Part | None:
+def _part(case: Case, chunked: bool) -> StageLayers | None:
     """What is priced: the model, or of a pipeline the layers of its first stage, or what every chunk has."""
     if case.stages > 1:
         first = split_layers(case.model, case.stages)[0]

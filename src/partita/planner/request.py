@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product as every
 
-from partita.cost.parts import split_layers
+from partita.cost.schedule import split_layers
 from partita.cost.setting import Setting, slowest_axis, stage_of
 from partita.errors import InputError
 from partita.planner.basis import Basis, basis_of

@@ -127,8 +127,8 @@ def command(
     checkpoint = open_checkpoint(model)
     ids, shown = prompt_of(checkpoint, prompt, prompt_ids, chat)
     s.check_tokens(sampling, checkpoint.model.vocabulary)
-    if run.planned is not None and run.planned.model.name != checkpoint.model.name:
-        planned = run.planned.model.name
+    planned = run.plan and run.plan.setting.model.name
+    if planned is not None and planned != checkpoint.model.name:
         show_note(f"the plan was made for {planned}; its mesh and layouts run {checkpoint.model.name}")
     request = EngineRequest(
         dtype=dtype, weights=weights, kv=kv, chunk=chunk, run_options=run_options, devices=devices

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partita.cost.setting import Setting
 from partita.engine.number_formats import number_formats
 from partita.engine.requests import check_stages
 from partita.planner.plan import Plan
@@ -17,12 +16,12 @@ from partita.specs.formats import Formats
 
 @dataclass(frozen=True)
 class Placement:
-    """A mesh, the roles of both phases on it, and what they were planned for where a plan chose them."""
+    """A mesh, the roles of both phases on it, and the plan that chose them, if one did."""
 
     mesh: Mesh
     prefill: Roles
     decode: Roles
-    planned: Setting | None = None
+    plan: SavedPlan | None = None
 
 
 def placement_of(plan: Plan | SavedPlan | str) -> Placement:
@@ -32,14 +31,10 @@ def placement_of(plan: Plan | SavedPlan | str) -> Placement:
     """
     if isinstance(plan, str):
         plan = load_plan(plan)
-    if isinstance(plan, SavedPlan):
-        found = Placement(plan.setting.mesh, plan.prefill, plan.decode, plan.setting)
-    else:
-        setting = plan.decode.setting
-        found = Placement(setting.mesh, plan.prefill.layout.roles, plan.decode.layout.roles, setting)
-    assert found.planned is not None
-    check_stages(found.planned.stages)
-    return found
+    if not isinstance(plan, SavedPlan):
+        plan = SavedPlan(plan.decode.setting, plan.prefill.layout.roles, plan.decode.layout.roles)
+    check_stages(plan.setting.stages)
+    return Placement(plan.setting.mesh, plan.prefill, plan.decode, plan)
 
 
 def placement_on(mesh: str | Mesh, prefill: str, decode: str) -> Placement:
@@ -69,12 +64,12 @@ class EngineRequest:
 
     def formats(self, platform: str, placement: Placement, *, quantised: bool) -> Formats:
         """The formats on such devices, of a checkpoint that may be held in int8."""
-        planned = placement.planned and placement.planned.formats
+        planned = placement.plan and placement.plan.setting.formats
         weights = self.weights or ("int8" if quantised else None)
         return number_formats(self.dtype, weights, self.kv, platform, planned)
 
     def chunk_of(self, placement: Placement) -> int | None:
         """As asked, else as planned."""
-        if self.chunk is None and placement.planned is not None:
-            return placement.planned.workload.chunk
+        if self.chunk is None and placement.plan is not None:
+            return placement.plan.setting.workload.chunk
         return self.chunk

@@ -18,8 +18,8 @@ from partita.cost.prediction import Phase, Prediction
 from partita.errors import InputError
 from partita.planner.exact import Exact
 from partita.planner.pair import Basis, basis_of, prompts_of, step_seconds, total_seconds
-from partita.planner.phases import Tables, price
 from partita.planner.request import PlanRequest
+from partita.planner.tables import Tables, price
 from partita.specs.cluster import Cluster
 from partita.specs.formats import BYTES
 from partita.specs.units import format_seconds

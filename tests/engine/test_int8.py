@@ -20,12 +20,12 @@ from partita.engine.engine import Engine
 from partita.engine.shapes import Part
 from partita.engine.steps import Programs
 from partita.measure.verify import check_prefill, verify
-from partita.program.parameters import all_parameter_shapes
 from partita.sharding import Mesh, parse_layout, plan_storage
 from partita.sharding.interleave import from_blocks
 from partita.sharding.layout import Layout, resolve
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.parameters import all_parameter_shapes
 
 CUBE = Mesh.of((2, 2, 2))
 BIASED = {"qkv_bias": True, "output_bias": True, "ffn_bias": True}

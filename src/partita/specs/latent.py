@@ -37,14 +37,3 @@ class Latent(BaseModel):
     def cached(self) -> int:
         """Numbers one layer caches for one token: the compressed vector and the shared rotary key."""
         return self.kv_rank + self.rope_dim
-
-    def parameters(self, d_model: int, heads: int, norm_vectors: int) -> int:
-        """Parameters of one layer's attention: projections down, up and out, and the norms between them."""
-        queries = heads * self.head_dim
-        if self.query_rank is None:
-            query = d_model * queries
-        else:
-            query = self.query_rank * (d_model + norm_vectors + queries)
-        down = d_model * self.cached + self.kv_rank * norm_vectors
-        up = self.kv_rank * heads * (self.nope_dim + self.value_dim)
-        return query + down + up + heads * self.value_dim * d_model

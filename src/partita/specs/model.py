@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from partita.specs.latent import Latent
+from partita.specs.parameters import layer_count, total_count
 from partita.specs.rotary import OtherScaling, RotaryScaling, YarnScaling
 
 Count = Annotated[int, Field(ge=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Model(BaseModel):
+class Model(BaseModel, frozen=True, extra="forbid"):
     """A decoder-only Transformer. Names in brackets are the dims of the sharding notation."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     layers: Annotated[int, Field(ge=1, le=10_000)]
@@ -155,39 +154,20 @@ class Model(BaseModel):
         return (2 if self.norm == "layernorm" else 1) if self.norm_parameters else 0
 
     @property
-    def layer_norms(self) -> int:
-        """Norms of d_model numbers in one block."""
-        if self.block == "parallel":
-            return 2 if self.separate_norms else 1
-        return 4 if self.post_norms else 2
-
-    @property
     def attention_parameters(self) -> int:
         """Parameters of one layer's attention, its norms of d_model numbers apart: 2EHD + 2EKD where nothing
         is added or compressed (Pope et al. 2022, arXiv 2211.05102)."""
-        norms = 2 * self.norm_vectors * self.head_dim if self.qk_norm else 0
-        output_bias = self.d_model if self.output_bias else 0
-        if self.latent is not None:
-            matrices = self.latent.parameters(self.d_model, self.heads, self.norm_vectors)
-            return matrices + norms + output_bias
-        qkv_bias = self.head_dim * (self.heads + 2 * self.kv_heads) if self.qkv_bias else 0
-        matrices = 2 * self.d_model * self.head_dim * (self.heads + self.kv_heads)
-        return matrices + norms + qkv_bias + output_bias
+        return layer_count(self, "attention")
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of one block: attention, (1 + M)EF of the feed-forward, biases and norms."""
-        ffn = (1 + self.ffn_inputs) * self.d_model * self.d_ff
-        bias = self.ffn_inputs * self.d_ff + self.d_model if self.ffn_bias else 0
-        return self.attention_parameters + ffn + bias + self.layer_norms * self.norm_vectors * self.d_model
+        """Parameters of one block: attention, feed-forward, biases and norms."""
+        return layer_count(self)
 
     @property
     def parameters(self) -> int:
         """All parameters, a tied embedding counted once."""
-        rows = self.vocabulary * (1 if self.tied_embedding else 2)
-        if self.positions == "learned":
-            rows += self.max_context or 0
-        return self.layers * self.layer_parameters + (rows + self.norm_vectors) * self.d_model
+        return total_count(self)
 
     @property
     def kv_elements_per_token_layer(self) -> int:

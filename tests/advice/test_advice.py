@@ -10,7 +10,7 @@ from partita.advice.sensitivity import WHAT
 from partita.planner import Plan, make_plan
 from partita.planner.traffic import server_of
 from partita.specs import Formats
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 
 @pytest.fixture(scope="module")

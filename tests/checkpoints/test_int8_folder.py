@@ -26,9 +26,8 @@ from partita.checkpoints.int8_folder import write_int8
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.errors import InputError
-from partita.specs.model import Model
+from partita.specs.model import LinearScaling, Llama3Scaling, Model, YarnScaling
 from partita.specs.parameters import all_parameter_shapes, all_parameters
-from partita.specs.rotary import LinearScaling, Llama3Scaling, YarnScaling
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])

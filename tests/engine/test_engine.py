@@ -20,8 +20,7 @@ from partita.errors import InputError
 from partita.measure.verify import verify
 from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
-from partita.specs.model import Model
-from partita.specs.rotary import OtherScaling
+from partita.specs.model import Model, OtherScaling
 from partita.specs.sampling import Sampling
 
 CUBE = Mesh.of((2, 2, 2))

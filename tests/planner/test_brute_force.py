@@ -24,7 +24,7 @@ from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole
 from partita.specs import Cluster, Formats, Model, PhysicalAxis, Workload, catalogue_chip
-from partita.specs.fabric import Kind
+from partita.specs.hardware import Kind
 from partita.specs.profile import Constant, Profile
 
 WEIGHTS: dict[str, tuple[WeightRole, ...]] = {

@@ -21,7 +21,7 @@ from partita.planner.load import server
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
 from partita.planner.traffic import Server
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 _RIVALS = 12
 """Layouts of each phase that crossovers are looked for with."""

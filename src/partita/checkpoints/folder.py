@@ -20,7 +20,7 @@ from partita.checkpoints.safetensors import SafetensorsFolder
 from partita.checkpoints.sources import Names, Source, check_tensors, source_of
 from partita.errors import InputError
 from partita.specs.hugging_face import model_from_config
-from partita.specs.hugging_face.file import load
+from partita.specs.hugging_face.config import load
 from partita.specs.model import Model
 from partita.specs.parameters import Parameter, all_parameters, parameter_table, scale_name
 from partita.specs.wording import describe

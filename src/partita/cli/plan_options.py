@@ -18,9 +18,8 @@ from partita.planner.pair import parse_objective
 from partita.planner.regimes import REGIMES, Regime, regime
 from partita.sharding.mesh import parse_mesh
 from partita.specs.formats import Float, Format
-from partita.specs.lengths import RANGES, Lengths, parse_lengths, whole
-from partita.specs.requests import Traffic
 from partita.specs.trace import read_trace
+from partita.specs.traffic import RANGES, Lengths, Traffic, parse_lengths, whole
 from partita.specs.units import parse_bytes, parse_duration, parse_rate
 from partita.specs.workload import Workload
 

@@ -19,7 +19,7 @@ from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 from partita.specs.workload import Workload
 
 BATCHES = tuple(2**i for i in range(13))

@@ -1,21 +1,117 @@
 """What a Transformer is: its sizes and the choices that change its program, its parameters or its cache.
 
-Knows nothing about chips, layouts or files; `hugging_face.py` and `checkpoints/` read files into it. It
+Knows nothing about chips, layouts or files; `hugging_face/` and `checkpoints/` read files into it. It
 describes more than the engine runs yet: `beyond_engine` names what is only planned for.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from partita.specs.latent import Latent
 from partita.specs.parameters import layer_count, total_count
-from partita.specs.rotary import OtherScaling, RotaryScaling, YarnScaling
 
 Count = Annotated[int, Field(ge=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Latent(BaseModel):
+    """The sizes of multi-head latent attention, which compresses keys and values to one vector that all heads
+    share (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kv_rank: Count
+    """Numbers of the compressed keys and values of one token."""
+    query_rank: Count | None = None
+    """Numbers of a compressed query; None where queries are projected directly."""
+    nope_dim: Count
+    """Part of a head's query and key without positions."""
+    rope_dim: Annotated[int, Field(ge=2, multiple_of=2)]
+    """Part of them with rotary positions; its key is one for all heads."""
+    value_dim: Count
+    """Size of a head's value."""
+
+    @property
+    def head_dim(self) -> int:
+        """Size of a head's query and key."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def cached(self) -> int:
+        """Numbers one layer caches for one token: the compressed vector and the shared rotary key."""
+        return self.kv_rank + self.rope_dim
+
+
+Stretch = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+
+
+class _Scaling(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LinearScaling(_Scaling):
+    """Every frequency is divided by `factor` (Chen et al. 2023, arXiv 2306.15595)."""
+
+    kind: Literal["linear"] = "linear"
+    factor: Stretch
+
+
+class Llama3Scaling(_Scaling):
+    """Low frequencies are divided by `factor`, high ones kept, those between blended (Llama 3, arXiv
+    2407.21783). How often a frequency turns in `original_max_position` tokens decides: at most
+    `low_freq_factor` times is low, at least `high_freq_factor` times is high."""
+
+    kind: Literal["llama3"] = "llama3"
+    factor: Stretch
+    low_freq_factor: Factor
+    high_freq_factor: Factor
+    original_max_position: Count
+
+    @model_validator(mode="after")
+    def _low_is_below_high(self) -> Llama3Scaling:
+        if self.low_freq_factor >= self.high_freq_factor:
+            low, high = self.low_freq_factor, self.high_freq_factor
+            raise ValueError(f"low_freq_factor ({low}) must be below high_freq_factor ({high})")
+        return self
+
+
+class YarnScaling(_Scaling):
+    """As llama3, blended over the numbers of a head and not over frequencies (YaRN, arXiv 2309.00071)."""
+
+    kind: Literal["yarn"] = "yarn"
+    factor: Stretch
+    original_max_position: Count
+    beta_fast: Factor = 32.0
+    """Turns in `original_max_position` tokens from which on a frequency is kept."""
+    beta_slow: Factor = 1.0
+    """Turns up to which it is divided by `factor`."""
+    truncate: bool = True
+    """Whether the ends of the blend are rounded outwards to whole pairs."""
+    attention_factor: Factor | None = None
+    """What sines and cosines are multiplied by; None for 0.1 ln(factor) + 1."""
+
+
+class OtherScaling(_Scaling):
+    """A kind that is known by its name alone: enough for planning, not for running."""
+
+    kind: Literal["other"] = "other"
+    name: str
+
+
+def _named(value: Any) -> Any:
+    """A bare name, as files of earlier versions have it."""
+    return {"kind": "other", "name": value} if isinstance(value, str) else value
+
+
+RotaryScaling = Annotated[
+    LinearScaling | Llama3Scaling | YarnScaling | OtherScaling,
+    Field(discriminator="kind"),
+    BeforeValidator(_named),
+]
+"""How rotary positions are stretched beyond the length a model was first trained for; what the numbers do to
+frequencies is in `program/rotary.py`."""
 
 
 class Model(BaseModel, frozen=True, extra="forbid"):

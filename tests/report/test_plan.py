@@ -65,7 +65,7 @@ def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "by"), [("tpu-v5p:2x2x2", None), ("tpu-v4:2x2x2", None), ("tpu-v4:2x2x2", "bound")]
+    ("cluster", "basis"), [("tpu-v5p:2x2x2", None), ("tpu-v4:2x2x2", None), ("tpu-v4:2x2x2", "bound")]
 )
 def test_what_is_ranked_by_the_bound_says_so(cluster: str, basis: Basis | None):
     plan = make_plan(setting("palm-8b", cluster, prompt=512, output=16, batch=32), basis=basis, top=2)

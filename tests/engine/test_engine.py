@@ -22,6 +22,7 @@ from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
 from partita.specs.model import Model, OtherScaling
 from partita.specs.sampling import Sampling
+from partita.specs.workload import Workload
 
 CUBE = Mesh.of((2, 2, 2))
 MODEL = tiny_model(tied=False)
@@ -245,7 +246,7 @@ def test_models_that_can_only_be_planned_for(changes: dict, feature: str):
     assert (error.value.field, error.value.value) == ("model", model.name)
     roles = parse_layout("ws2d/batch", "xyz")
     with pytest.raises(InputError, match=feature):
-        next(verify(model, CUBE, [(roles, roles)], BF16, batch=8, prompt=8, context=16))
+        next(verify(model, CUBE, [(roles, roles)], BF16, Workload(prompt=8, output=1, batch=8, context=16)))
 
 
 def test_devices_for_a_mesh():

@@ -26,6 +26,7 @@ from partita.sharding.layout import Layout, resolve
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 from partita.specs.parameters import all_parameter_shapes
+from partita.specs.workload import Workload
 
 CUBE = Mesh.of((2, 2, 2))
 BIASED = {"qkv_bias": True, "output_bias": True, "ffn_bias": True}
@@ -166,9 +167,8 @@ def test_a_prompt_attends_to_its_keys_and_values_as_the_cache_holds_them():
 def test_as_many_bytes_move_as_priced(model: Model, pair: tuple[str, str], activations: str, reduce: str):
     priced = formats("int8").model_copy(update={"activations": activations, "reduce": reduce})
     roles = [parse_layout(layout, CUBE.axes) for layout in pair]
-    checks = list(
-        verify(model, CUBE, [(roles[0], roles[1])], priced, batch=3, prompt=13, context=20, compiled=False)
-    )
+    sizes = Workload(prompt=13, output=1, batch=3, context=20)
+    checks = list(verify(model, CUBE, [(roles[0], roles[1])], priced, sizes, compiled=False))
     assert [check.phase for check in checks] == ["prefill", "switch", "decode"]
     for check in checks:
         assert check.exact, (check.phase, check.predicted, check.counted)

@@ -15,7 +15,7 @@ from tests.engine.bench import BF16, BF16_SUMS, F32
 from tests.reference import logits as reference_logits
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
-from partita.engine.engine import Engine
+from partita.engine.engine import Engine, EngineOptions
 from partita.engine.steps import Programs
 from partita.measure.verify import check_decode, check_prefill
 from partita.program.options import RunOptions, overlap_of
@@ -110,4 +110,5 @@ def engines(kind: str, layout: str, names: Iterable[str]) -> Iterator[tuple[str,
     right = [reference_logits(model, parameters, ids) for ids in PROMPTS]
     for name in names:
         checkpoint = MemoryCheckpoint(model, parameters)
-        yield name, Engine(checkpoint, mesh, roles, roles, run_options=SWITCHES[name]), right
+        options = EngineOptions(run_options=SWITCHES[name])
+        yield name, Engine(checkpoint, mesh, roles, roles, options=options), right

@@ -1,6 +1,5 @@
 """Answers as tables and JSON: nothing that was found is left out."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from tests.report.shown import text_of
 
 from partita.advice.compare import compare
 from partita.advice.crossover import crossovers
-from partita.advice.other_engines import in_other_terms, other_engines, partition_specs
+from partita.advice.other_engines import other_engines, partition_specs
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import sensitivities
 from partita.planner.basis import Basis
@@ -64,21 +63,6 @@ def test_engines_show_commands_or_reasons():
         for terms in found:
             assert terms.engine in text
             assert all(" ".join(line.split()[:5]) in text for line in (*terms.cannot, *terms.differs))
-
-
-def test_answers_are_plain_json():
-    given = palm(INT8, batch=64, prefill_batch=1)
-    pair = pair_of(given, "ws2d/batch")
-    found = advice.answers_json(
-        {"decode": broken_rules(pair.decode)},
-        crossovers(pair.prefill, [phase_of(given, "prefill", "wg-x/batch")]),
-        sensitivities(pair, "latency"),
-        in_other_terms(pair),
-    )
-    written = json.loads(json.dumps(found, allow_nan=False))
-    assert set(written) == {"rules", "crossovers", "sensitivity", "other_engines"}
-    assert [rule["name"] for rule in written["rules"]["decode"]] == ["quantisation"]
-    assert len(written["sensitivity"]) == 4
 
 
 def test_a_comparison_shows_every_figure_and_who_is_better():

@@ -143,11 +143,15 @@ def covering_cases() -> tuple[Case, ...]:
 
 def _case(choices: Mapping[str, Any], chosen: Sequence[tuple[Part, Part]]) -> Case:
     model = tiny_model(**{name: value for name, value in choices.items() if name not in ("mesh", "batch")})
-    pairs = [tuple(f"{ffn}/{ATTENTION[attention]}" for ffn, attention in pair) for pair in chosen]
+    pairs = [(_layout(*prefill), _layout(*decode)) for prefill, decode in chosen]
     prefills, decodes = (tuple(dict.fromkeys(phase)) for phase in zip(*pairs, strict=True))
     mesh = Mesh.of(choices["mesh"])
     stored = common_storage(model, mesh, decodes[0])
     return Case(model, mesh, choices["batch"], prefills, decodes, stored, pairs=frozenset(pairs))
+
+
+def _layout(ffn: str, attention: str) -> str:
+    return f"{ffn}/{ATTENTION[attention]}"
 
 
 LAYOUT_CHOICES: dict[str, list] = {

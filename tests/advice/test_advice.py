@@ -12,7 +12,7 @@ from partita.planner import Plan, make_plan
 from partita.planner.saved import SavedPlan
 from partita.planner.serving import server_of
 from partita.specs import Formats
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 
 @pytest.fixture(scope="module")

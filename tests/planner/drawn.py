@@ -6,8 +6,8 @@ from typing import Any
 
 from partita.planner import Case, Objective, PlanRequest
 from partita.specs import Cluster, Formats, Model, PhysicalAxis, Workload, catalogue_chip
-from partita.specs.fabric import Kind
-from partita.specs.latent import Latent
+from partita.specs.hardware import Kind
+from partita.specs.model import Latent
 
 TORUS = [(1,), (2,), (7,), (6,), (2, 2), (2, 4), (3, 4), (2, 2, 3)]
 NODES = [(1, 2), (2, 1), (2, 2), (2, 4), (3, 4), (4, 3)]

@@ -10,6 +10,7 @@ from hypothesis import Phase as Stage
 from hypothesis import strategies as st
 from tests.planner.drawn import a_case, changed
 from tests.planner.pairs import NAMED, phase_of
+from tests.sizes import many
 
 from partita.advice.sensitivity import changed_cluster
 from partita.cost.prediction import Phase, Prediction, Setting, predict
@@ -21,7 +22,7 @@ from partita.sharding.roles import AttentionRole, Roles, WeightRole
 from partita.specs.units import parse_duration
 
 FEW = settings(
-    max_examples=15,
+    max_examples=many(8),
     deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
     phases=[Stage.explicit, Stage.reuse, Stage.generate],  # a smaller seed is no simpler
@@ -64,7 +65,7 @@ def some_roles(seed: int, mesh: Mesh) -> Roles:
 # -- more of anything -------------------------------------------------------------------------------------
 
 
-@settings(FEW, max_examples=8)
+@settings(FEW, max_examples=many(4))
 @given(SEEDS, st.sampled_from(["links", "memory", "compute", "capacity"]), MORE, st.sampled_from(OBJECTIVES))
 def test_a_better_chip_never_has_a_worse_plan(seed: int, what: str, more: float, objective):
     case = a_case(seed, objective=objective)
@@ -157,7 +158,7 @@ def test_the_parts_of_memory_are_its_total(seed: int, phase: Phase, staged: bool
 # -- units ------------------------------------------------------------------------------------------------
 
 
-@settings(FEW, max_examples=6)
+@settings(FEW, max_examples=many(3))
 @given(SEEDS, st.floats(0.5, 3))
 def test_limits_in_any_unit_of_time_are_the_same_limits(seed: int, slack: float):
     case = a_case(seed)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.planner.drawn import a_case, changed, one_case
 from tests.planner.pairs import NAMED, pair_of
+from tests.sizes import some
 
 from partita.errors import InputError
 from partita.planner import Case, Objective, PlanRequest, best_of
@@ -38,7 +39,7 @@ def case(model: str, cluster: str, *, objective: Objective = "latency", formats=
 # -- what is found -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(0, 40, 4))
+@pytest.mark.parametrize("seed", some(5, range(0, 40, 4)))
 def test_pairs_come_in_order_fit_and_are_stored_once(seed: int):
     asked = a_case(seed)
     found = best_pairs(price(asked), 6)
@@ -61,7 +62,7 @@ def test_pairs_come_in_order_fit_and_are_stored_once(seed: int):
     assert len(chosen) == len(found) > 0
 
 
-@pytest.mark.parametrize("seed", range(1, 40, 5))
+@pytest.mark.parametrize("seed", some(4, range(1, 40, 5)))
 def test_a_longer_list_starts_with_the_shorter(seed: int):
     tables = price(a_case(seed))
     ten = [pair.score("cost") for pair in best_pairs(tables, 10)]

@@ -21,7 +21,7 @@ from partita.planner.serving import (
 from partita.sharding.layout import plan_storage
 from partita.sharding.roles import parse_layout
 from partita.specs import Formats
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 EXAMPLE = Server(chips=8, slots=32, prefill_seconds=0.1, step_seconds=0.02, mean_output=160)
 """A request takes 0.1 s of prefill and 160 x 0.02 / 32 = 0.1 s of decode: 5 requests a second."""

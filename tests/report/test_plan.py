@@ -17,7 +17,7 @@ from partita.planner.request import PlanRequest
 from partita.report.plan import plan as shown
 from partita.report.predictions import NO_PROFILE, phase_text, step_text
 from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from partita.planner.pair import Pair
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan
 from partita.planner.serving import Server, server
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 _RIVALS = 12
 """Layouts of each phase that crossovers are looked for with."""

@@ -15,9 +15,8 @@ from partita.planner.pair import BASES, Objective, parse_objective
 from partita.planner.regimes import REGIMES, Regime
 from partita.planner.request import formats_of
 from partita.specs.formats import Float, Format, Formats
-from partita.specs.lengths import RANGES, Lengths, parse_lengths, whole
-from partita.specs.requests import Traffic
 from partita.specs.trace import read_trace
+from partita.specs.traffic import RANGES, Lengths, Traffic, parse_lengths, whole
 from partita.specs.workload import Workload
 
 Text = str | None

@@ -23,12 +23,12 @@ from partita.engine.requests import check_model
 from partita.engine.shapes import WHOLE, Cache, Part, Shapes, kept, local_part, plain_part
 from partita.program import transformer
 from partita.program.options import RunOptions
-from partita.program.parameters import scale_name
 from partita.sharding.layout import Layout, Storage, product
 from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.parameters import scale_name
 
 Gives = Literal["tokens", "logits"]
 

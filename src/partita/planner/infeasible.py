@@ -14,8 +14,8 @@ from partita.planner.pair import prompts_of
 from partita.planner.search import by_storage
 from partita.planner.tables import Tables, price
 from partita.sharding.mesh import Mesh
-from partita.specs.chip import Chip
 from partita.specs.cluster import Cluster, parse_cluster
+from partita.specs.hardware import Chip
 from partita.specs.units import format_bytes, format_seconds
 from partita.specs.workload import Workload
 

@@ -20,7 +20,7 @@ from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 from partita.specs.profile import Profile
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 from partita.specs.workload import Workload
 
 BATCHES = tuple(2**i for i in range(13))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from partita.planner.pair import Pair, step_seconds
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 Numbers = float | NDArray[np.float64]
 SECONDS_PER_HOUR = 3600

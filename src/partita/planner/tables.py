@@ -23,8 +23,8 @@ from partita.cost.step import Step, price_step
 from partita.planner.batched_layout import layout, links, spread
 from partita.planner.request import Case
 from partita.planner.space import Space, axis_roles, most_axes, rows
-from partita.specs.chip import Chip
 from partita.specs.formats import BYTES, Formats
+from partita.specs.hardware import Chip
 from partita.specs.profile import Profile
 
 _CELLS = 24_000

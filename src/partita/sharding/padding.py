@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 
 from partita.sharding.mesh import Mesh
-from partita.specs.latent import Latent
-from partita.specs.model import Model
+from partita.specs.model import Latent, Model
 
 
 def ceil_to(size, multiple):

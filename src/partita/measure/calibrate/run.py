@@ -20,10 +20,9 @@ from partita.measure.fit import Point
 from partita.measure.held_out import leave_out, region_of, with_held_out
 from partita.measure.stopwatch import Run, Timed, Timings, time_each
 from partita.sharding.mesh import Mesh
-from partita.specs.chip import Chip
 from partita.specs.cluster import Cluster
-from partita.specs.fabric import PhysicalAxis
 from partita.specs.formats import Formats
+from partita.specs.hardware import Chip, PhysicalAxis
 
 Key = matmul.Matmul | memory.Read | collectives.Collective | layers.Layered
 

@@ -11,14 +11,13 @@ import numpy as np
 from partita.cost.schedule import StageLayers, divided_microbatches, microbatches, split_layers, whole
 from partita.cost.setting import Phase
 from partita.planner.question import Question
-from partita.planner.space import Space, Topology, axis_roles, count_rows, rows
+from partita.planner.space import Space, axis_roles, most_axes, rows
 from partita.planner.table import Pricing, Table, price_table
 from partita.specs.formats import BYTES
 from partita.specs.profile import Profile
 
 MOST_CELLS = 100_000
-MOST_ROWS = 20_000
-"""Rows x batches, and rows, of one phase; where there are more, a layout may use fewer mesh axes."""
+"""Rows x batches of one phase; where there are more, a layout may use fewer mesh axes."""
 
 COARSE_CELLS = 12_000
 """Rows x batches of one phase in a first look, where there are many questions."""
@@ -166,23 +165,6 @@ def _part(question: Question, chunked: bool) -> StageLayers | None:
     return replace(whole(question.model), unembeds=False) if chunked else None
 
 
-def most_axes(topology: Topology, roles: int, batches: int, most_cells: int) -> int:
-    """How many mesh axes of more than one chip a phase may use: all there can be, while rows stay few."""
-    most, joined = (
-        all_axes(topology),
-        sum(segment.size > 1 for segment in topology.segments),
-    )  # each has an axis at least
-    while most > max(2, joined) and count_rows(topology, roles, most) > min(MOST_ROWS, most_cells // batches):
-        most -= 1
-    return max(most, 1)
-
-
-def all_axes(topology: Topology) -> int:
-    """Mesh axes of more than one chip that there can be."""
-    joined = [segment for segment in topology.segments if segment.size > 1]
-    return sum(1 if segment.whole else len(prime_factors(segment.size)) for segment in joined)
-
-
 def _gathering_may_pay(tables: Tables) -> bool:
     """Whether a decode step could gather weights and be the faster for it.
 
@@ -200,14 +182,3 @@ def _gathering_may_pay(tables: Tables) -> bool:
         least += profile.value("step_seconds") + model.layers * profile.value("layer_seconds")
     best = np.where(tables.decode_fits, tables.decode.seconds, np.inf).min(axis=0)
     return bool((best > least).any())
-
-
-def prime_factors(n: int) -> list[int]:
-    """Ascending; none of 1."""
-    found, divisor = [], 2
-    while n > 1:
-        while n % divisor == 0:
-            found.append(divisor)
-            n //= divisor
-        divisor += 1
-    return found

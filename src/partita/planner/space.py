@@ -25,6 +25,10 @@ Counts = np.ndarray
 """Chips that each role is given of each segment: whole numbers as float64 [rows, segments, roles]."""
 
 
+MOST_ROWS = 20_000
+"""Rows of one phase; where there are more, a layout may use fewer mesh axes."""
+
+
 @dataclass(frozen=True)
 class Segment:
     """Chips that roles are given to: a level of the fabric, or one axis of a mesh that the user named.
@@ -130,6 +134,34 @@ def count_rows(topology: Topology, roles: int, most_axes: int) -> int:
             for used in range(most_axes + 1)
         ]
     return sum(ways)
+
+
+def most_axes(topology: Topology, roles: int, batches: int, most_cells: int) -> int:
+    """How many mesh axes of more than one chip a phase may use: all there can be, while rows stay few."""
+    most, joined = (
+        all_axes(topology),
+        sum(segment.size > 1 for segment in topology.segments),
+    )  # each has an axis at least
+    while most > max(2, joined) and count_rows(topology, roles, most) > min(MOST_ROWS, most_cells // batches):
+        most -= 1
+    return max(most, 1)
+
+
+def all_axes(topology: Topology) -> int:
+    """Mesh axes of more than one chip that there can be."""
+    joined = [segment for segment in topology.segments if segment.size > 1]
+    return sum(1 if segment.whole else len(prime_factors(segment.size)) for segment in joined)
+
+
+def prime_factors(n: int) -> list[int]:
+    """Ascending; none of 1."""
+    found, divisor = [], 2
+    while n > 1:
+        while n % divisor == 0:
+            found.append(divisor)
+            n //= divisor
+        divisor += 1
+    return found
 
 
 def _shares(segment: Segment, roles: int, most: int) -> np.ndarray:

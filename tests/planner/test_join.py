@@ -7,8 +7,8 @@ import pytest
 from tests.planner.drawn import a_question
 
 from partita.planner.join import RowAxis, join, row_axes
-from partita.planner.phases import Tables, price
 from partita.planner.space import cluster_topology, mesh_topology
+from partita.planner.tables import Tables, price
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import AXES, Mesh, parse_mesh
 from partita.sharding.roles import AxisRoles

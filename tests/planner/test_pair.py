@@ -25,7 +25,7 @@ from partita.planner import Question, best_plan, make_plan
 from partita.planner.chips import parse_clusters
 from partita.planner.exact import Exact
 from partita.planner.pair import BASES, basis_of, parse_basis, step_seconds, total_seconds
-from partita.planner.phases import price
+from partita.planner.tables import price
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 from partita.specs.catalogue import profile, profile_names
 from partita.specs.profile import Constant, Profile

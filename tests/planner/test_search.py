@@ -8,9 +8,9 @@ from tests.planner.pairs import NAMED, pair_of
 
 from partita.errors import InputError
 from partita.planner import Objective, Question, best_plan
-from partita.planner.phases import price
 from partita.planner.search import best_pairs, by_storage, keeps_limits
 from partita.planner.serving import server
+from partita.planner.tables import price
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster

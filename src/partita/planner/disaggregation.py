@@ -19,7 +19,7 @@ from partita.errors import InputError
 from partita.planner.ask import Ask
 from partita.planner.exact import Exact
 from partita.planner.pair import Basis, basis_of, prompts_of, step_seconds, total_seconds
-from partita.planner.phases import Tables, price
+from partita.planner.tables import Tables, price
 from partita.specs.cluster import Cluster
 from partita.specs.formats import BYTES
 from partita.specs.units import format_seconds

@@ -10,8 +10,7 @@ from partita.cost.setting import Phase, Setting, stage_of
 from partita.errors import InputError
 from partita.planner.join import RowAxis, join, row_axes
 from partita.planner.pair import Pair, prompts_of
-from partita.planner.phases import Tables
-from partita.planner.table import Table
+from partita.planner.tables import Table, Tables
 from partita.sharding.layout import Storage, plan_storage
 from partita.sharding.roles import Roles
 

@@ -16,8 +16,8 @@ from partita.cost.prediction import Phase, Prediction
 from partita.planner.ask import BATCHES
 from partita.planner.exact import Exact
 from partita.planner.pair import Basis, prompts_of, step_seconds, total_seconds
-from partita.planner.phases import COARSE_CELLS, MOST_CELLS, Tables, price
 from partita.planner.question import Question
+from partita.planner.tables import COARSE_CELLS, MOST_CELLS, Tables, price
 
 _FEW = 4
 """The most questions that are all looked at closely."""

@@ -14,7 +14,7 @@ from partita.planner.pair import prompts_of
 from partita.specs.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from partita.planner.phases import Tables
+    from partita.planner.tables import Tables
 
 _NONE = "no layout keeps this limit"
 

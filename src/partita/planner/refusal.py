@@ -11,8 +11,8 @@ from partita.cost.prediction import Prediction, Setting
 from partita.errors import InputError
 from partita.planner.exact import Exact
 from partita.planner.misfit import nearest, too_large, too_slow
-from partita.planner.phases import Tables, price
 from partita.planner.search import by_storage
+from partita.planner.tables import Tables, price
 
 
 def refusal(tables: Sequence[Tables]) -> InputError:

@@ -1,6 +1,6 @@
 """The search: the best pairs of layouts on one cluster, over all layouts, meshes and batches of the space.
 
-Phases are priced apart in tables (`phases.py`); pairs on one storage are then taken in the order of the sum
+Phases are priced apart in tables (`tables.py`); pairs on one storage are then taken in the order of the sum
 of their phases, which no pair can beat, and priced exactly until that sum passes what has been found.
 """
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from partita.planner.exact import Exact
 from partita.planner.pair import Pair, prompts_of
-from partita.planner.phases import NEAR, Tables
 from partita.planner.question import Question
 from partita.planner.serving import server
+from partita.planner.tables import NEAR, Tables
 from partita.specs.model import Model
 
 ALIKE = 5e-4

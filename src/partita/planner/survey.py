@@ -15,9 +15,9 @@ from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase, Setting
 from partita.planner.exact import Exact
 from partita.planner.pair import Basis, basis_of, step_seconds
-from partita.planner.phases import NEAR, price
 from partita.planner.question import Question
 from partita.planner.space import prime_factors
+from partita.planner.tables import NEAR, price
 from partita.sharding.mesh import Mesh
 
 _WORST = 6.0

@@ -8,9 +8,8 @@ from tests.planner.drawn import a_question
 
 from partita.cost.prediction import Phase
 from partita.planner.exact import Exact
-from partita.planner.phases import Tables, price
 from partita.planner.space import Space, axis_roles, cluster_topology, rows
-from partita.planner.table import Pricing, Table, passes, price_table
+from partita.planner.tables import Pricing, Table, Tables, passes, price, price_table
 from partita.specs import Formats, catalogue_model, parse_cluster
 
 CLOSE = {"rel": 1e-9, "abs": 0}

@@ -6,7 +6,7 @@ import random
 import pytest
 from tests.planner.drawn import a_question
 
-from partita.planner.join import RowAxis, join, row_axes
+from partita.planner.exact import RowAxis, join, row_axes
 from partita.planner.space import cluster_topology, mesh_topology
 from partita.planner.tables import Tables, price
 from partita.sharding.layout import plan_storage

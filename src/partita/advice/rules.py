@@ -14,7 +14,7 @@ from partita.advice.rule import Rule, either, nearest_divisors, nothing_saved, s
 from partita.advice.rules_weights import weight_rules
 from partita.cost.ledger import Entry
 from partita.cost.prediction import Prediction, Setting, predict
-from partita.planner.misfit import memory_text
+from partita.planner.infeasible import memory_text
 from partita.planner.pair import Basis, step_seconds
 from partita.sharding.layout import product
 from partita.sharding.roles import AttentionRole, Roles, name_roles

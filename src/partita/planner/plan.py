@@ -16,10 +16,10 @@ from typing import Any
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner.frontier import Point, frontier
+from partita.planner.infeasible import refusal
 from partita.planner.pair import Basis, Objective, Pair, basis_of
 from partita.planner.question import Question
 from partita.planner.reasons import reasons
-from partita.planner.refusal import refusal
 from partita.planner.saved import SCHEMA, setting_as_json
 from partita.planner.search import ALIKE, best_pairs
 from partita.planner.space import all_axes

@@ -19,12 +19,11 @@ from partita.planner.frontier import Point, frontier
 from partita.planner.infeasible import refusal
 from partita.planner.pair import Basis, Objective, Pair, basis_of
 from partita.planner.question import Question
-from partita.planner.reasons import reasons
 from partita.planner.saved import SCHEMA, setting_as_json
 from partita.planner.search import ALIKE, best_pairs
 from partita.planner.space import all_axes
 from partita.planner.tables import COARSE_CELLS, MOST_CELLS, NEAR, Tables, price
-from partita.planner.unranked import about_the_estimate
+from partita.planner.why import about_the_estimate, reasons
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
 

@@ -24,7 +24,7 @@ from partita.cost.setting import Setting
 from partita.engine.devices import devices_for
 from partita.measure.calibrate.run import calibrate
 from partita.measure.clock import clock
-from partita.planner.survey import layouts_to_time, mesh_of
+from partita.planner.layouts_to_time import layouts_to_time, mesh_of
 from partita.specs import Formats, Model, Workload, catalogue_model
 
 MODELS = (

@@ -84,7 +84,7 @@ def _predictions(asked: Clocking) -> list[Prediction]:
     if asked.dtype not in cluster.chip.peak_flops:
         known = ", ".join(name for name in ("f32", "bf16") if name in cluster.chip.peak_flops)
         raise InputError("dtype", asked.dtype, f"{cluster.name} has no peak for it; accepted here: {known}")
-    from partita.planner.survey import layouts_to_time, mesh_of
+    from partita.planner.layouts_to_time import layouts_to_time, mesh_of
     from partita.sharding.mesh import parse_mesh
 
     mesh = mesh_of(cluster.shape) if asked.mesh is None else parse_mesh(asked.mesh)

@@ -12,8 +12,8 @@ from tests.planner.test_brute_force import a_question as drawn
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
+from partita.planner.layouts_to_time import layouts_to_time, mesh_of
 from partita.planner.pair import Basis, step_seconds
-from partita.planner.survey import layouts_to_time, mesh_of
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole
 from partita.specs import Cluster, PhysicalAxis, Workload

@@ -1,6 +1,6 @@
 """Plans by the estimate and by the bound: which one is usual, what it keeps to, and what it changes.
 
-What a plan by the bound says of estimates is in test_unranked.py.
+What a plan by the bound says of estimates is in test_why.py.
 """
 
 import json

@@ -64,8 +64,8 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
 
 def keeps_limits(pair: Pair, case: Case) -> bool:
     """Whether prefill and one decode step stay within the limits, and the rate is sustained."""
-    request = case.request
     tpot = pair.tpot_seconds + (pair.chunk_seconds if case.interleaved else 0.0)
+    request = case.request
     return (
         (request.max_ttft is None or pair.ttft_seconds <= request.max_ttft)
         and (request.max_tpot is None or tpot <= request.max_tpot)

@@ -101,24 +101,24 @@ def _ms(seconds: float) -> str:
 _INSTEAD = "--by estimate plans for what is estimated"
 
 
-def about_the_estimate(chosen: Pair, cases: Sequence[Case]) -> Iterator[str]:
+def about_the_estimate(chosen: Pair, asked: Sequence[Case]) -> Iterator[str]:
     """Sentences about a pair chosen by the bound; none where it was chosen by the estimate.
 
-    cases: each with the same limits and the same `basis`.
+    asked: as the user did, each with the same limits and the same `basis`.
     """
     if chosen.basis != "bound":
         return
-    case = cases[0]
+    case = asked[0]
     if case.request.basis is None and case.request.objective != "context":
-        yield from _why(cases)
+        yield from _why(asked)
     prefill, decode = chosen.prefill.estimate, chosen.decode.estimate
     if prefill is not None and decode is not None:
         yield from _broken(replace(chosen, basis="estimate"), prefill, decode, case)
 
 
-def _why(cases: Sequence[Case]) -> Iterator[str]:
+def _why(asked: Sequence[Case]) -> Iterator[str]:
     """Why the estimate does not rank: the first profile that does not compare layouts."""
-    profiles = (case.cluster.profile for case in cases)
+    profiles = (case.cluster.profile for case in asked)
     name = next((profile.name for profile in profiles if profile is not None and not profile.compares), None)
     if name is not None:
         yield (
@@ -129,8 +129,7 @@ def _why(cases: Sequence[Case]) -> Iterator[str]:
 
 def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Case) -> Iterator[str]:
     """Limits that the bound keeps and the estimate of the same pair does not."""
-    request = case.request
-    ttft, tpot, rate = request.max_ttft, request.max_tpot, request.rate
+    ttft, tpot, rate = case.request.max_ttft, case.request.max_tpot, case.request.rate
     if ttft is not None and pair.ttft_seconds > ttft:
         found = format_range(pair.ttft_seconds, prefill.total_interval)
         yield (
@@ -148,7 +147,7 @@ def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Cas
             f"{format_seconds(tpot)}, which the bound keeps; {_INSTEAD}"
         )
     if rate is not None:
-        load = server(pair, request.traffic)
+        load = server(pair, case.request.traffic)
         if not load.sustains(rate):
             fast, slow = (
                 float(

@@ -8,9 +8,9 @@ from itertools import islice
 import pytest
 from jsonschema import Draft202012Validator
 from tests.cli.conftest import Partita
+from tests.schemas import json_schema
 
 from partita.measure.calibrate import collectives, layers, matmul
-from partita.report.schemas import json_schema
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Partita
 from tests.report.test_schemas import undocumented, validator
+from tests.schemas import json_schema
 
 from partita.planner.saved import load_plan
-from partita.report.schemas import json_schema
 
 PALM_8B = ("palm-8b", "--on", "tpu-v4:2x2x2", "--prompt", 256, "--output", 16)
 

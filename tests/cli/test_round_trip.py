@@ -8,9 +8,9 @@ import pytest
 from tests.cli.conftest import Partita
 from tests.cli.test_bad_input import refused
 from tests.report.test_schemas import undocumented, validator
+from tests.schemas import json_schema
 
 from partita.planner.saved import load_plan
-from partita.report.schemas import json_schema
 
 RUN = ("--prompt-ids", "8,3,5", "--max-tokens", 4)
 

@@ -9,9 +9,9 @@ from tests.cli.conftest import Partita
 from tests.cli.test_bad_input import refused
 from tests.measure.test_clock import CLUSTER
 from tests.report.test_schemas import undocumented, validator
+from tests.schemas import json_schema
 
 import partita.measure.clock
-from partita.report.schemas import json_schema
 from partita.specs.cluster_text import cluster_toml
 
 SIZES = ("--batch", 2, "--prompt", 4, "--context", 8, "--seconds", 1)

@@ -11,10 +11,9 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 from tests.planner.pairs import phase_of
 from tests.planner.settings import palm, setting
+from tests.schemas import NAMES, json_schema
 
-from partita.errors import InputError
 from partita.planner import Plan, make_plan
-from partita.report.schemas import NAMES, json_schema
 from partita.specs import Formats, Workload
 
 REGISTRY = Registry().with_resources(
@@ -139,8 +138,3 @@ def test_every_key_is_described_and_every_number_has_a_unit(name: str):
         kinds = {kinds} if isinstance(kinds, str) else set(kinds)
         if kinds & {"number", "integer"} or schema.get("items", {}).get("type") in ("number", "integer"):
             assert schema.get("unit"), schema
-
-
-def test_an_unknown_schema_is_refused():
-    with pytest.raises(InputError, match="schema: plan-2: accepted are prediction-1, plan-1"):
-        json_schema("plan-2")

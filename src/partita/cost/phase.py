@@ -113,11 +113,6 @@ class PhaseRun:
             self._layouts[turn.queries] = found
         return found
 
-    def stage_bounds(self, turn: Turn) -> tuple[Bound, ...]:
-        """Of one microbatch on each stage, in order."""
-        found = {part: self._bound(turn, part) for part in set(self.setting.parts)}
-        return tuple(found[part] for part in self.setting.parts)
-
     def stage_seconds(self, turn: Turn, clock: Clock | None = None) -> tuple[Number, ...]:
         clock = clock or self.bound_clock
         found = {part: clock.stage_seconds(self._step(turn, part).ledger) for part in set(self.setting.parts)}

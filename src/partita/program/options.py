@@ -1,7 +1,7 @@
 """Choices of how the program is run that change no result: each can be switched off, and its worth measured.
 
-Pope et al. 2022, sections 3.4 to 3.6. Both interpreters are told the same. Knows nothing about which choice
-is fastest on a machine (`cost.overlap` does).
+Pope et al. 2022, sections 3.4 to 3.6. Both interpreters are told the same. Which choice is fastest depends on
+the machine; nothing here knows.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from partita.cost.step import price_step
 from partita.engine.parameters import place
 from partita.engine.shapes import Part
 from partita.engine.steps import Programs
-from partita.measure.memory import compiled_bytes
+from partita.measure.launches import Launch
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs.model import Model
 
@@ -67,7 +67,7 @@ def test_a_long_prompt_in_chunks_takes_no_more_than_predicted():
         context=TOKENS,
         run_options=programs.run_options,
     ).memory_bytes
-    assert 0.7 * predicted <= compiled_bytes(compiled) <= predicted
+    assert 0.7 * predicted <= Launch(extend, ()).held_bytes(compiled) <= predicted
     assert not copies_of_the_cache(compiled.as_text())
 
     parameters = parameters_of(programs)
@@ -132,7 +132,7 @@ def test_a_split_context_gives_the_logits_of_one_that_is_whole():
                 )
             )
         held = [np.array([n], np.int32) for n in (last, 1)]
-        step = programs.extend(layout, "logits")
+        step = programs.extend(layout)
         logits, _ = step(parameters_of(programs), tuple(cache), np.array([[5]], np.int32), *held)
         found.append(np.asarray(logits)[0, 0, : MODEL.vocabulary])
     assert abs(found[0]).max() > 0.01

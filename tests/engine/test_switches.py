@@ -65,7 +65,7 @@ def test_bytes_and_flops_are_as_predicted_with_each_on_and_off(shape: tuple[int,
             programs = programs_of(model, mesh, layout, formats, run_options)
             found = resolve(parse_layout(layout, mesh.axes), programs.storage, mesh, 8, 16)
             for check in (
-                check_prefill(programs, found, 8, 16, compiled=False),
+                check_prefill(programs, found, found, 8, 16, compiled=False),
                 check_decode(programs, found, 8, 32, compiled=False),
             ):
                 assert check.exact, (run_options, formats, check.phase, check.predicted, check.counted)

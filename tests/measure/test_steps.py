@@ -54,7 +54,8 @@ def test_decodes_cache_is_given_away_and_the_step_runs_on_what_comes_back(monkey
         inner = step.lower(*args).compile()
 
         def run(*arguments):
-            caches.append(arguments[1])
+            if isinstance(arguments[1], tuple):  # those of the step; the draw has none
+                caches.append(arguments[1])
             return inner(*arguments)
 
         return run

@@ -42,6 +42,11 @@ class Draws:
     _hold: Callable[..., None]
     bytes: Callable[[Sized], Number]
 
+    def rows(self, logits: Sized, rows: Sized) -> Sized:
+        out = replace(logits, sizes={**logits.sizes, "B": rows.sizes["B"]})
+        self._hold(logits, out)
+        return out
+
     def penalise(self, logits: Sized, history: Mapping[str, Sized], settings: Mapping[str, Sized]) -> Sized:
         self._hold(besides=_FULL * self.bytes(logits))
         return logits

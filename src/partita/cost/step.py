@@ -16,7 +16,7 @@ from partita.cost.sized import Sized
 from partita.program import transformer
 from partita.program.options import RunOptions
 from partita.program.parameters import CHANNELS, parameter_shapes
-from partita.program.sampling import Kind
+from partita.program.sampling import Kind, logits_of_slots
 from partita.sharding.layout import Layout, ceil_to, product, union
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
@@ -102,6 +102,8 @@ def price_step(
         logits = transformer.head(ops, model, layout, top, x, counts)
         if sampler and not all_logits:
             price_draw(ops, logits, model.vocabulary, sampler)
+        if ops.run_options.blocks:  # XLA's CPU backend makes room for a result before a step begins
+            ops.ledger.held_bytes = ops.ledger.held_bytes + ops.bytes(logits)
     # the residual (XLA's CPU backend keeps two), and tokens and positions, which every chip has whole
     held = ops.ledger.held_bytes + (1 + ops.run_options.blocks) * ops.bytes(residual) + 2 * ops.bytes(tokens)
     return Step(
@@ -145,6 +147,28 @@ def price_cache_reshard(
             with ops.repeated(layers):
                 for before, after in zip(_caches(model, source), _caches(model, target), strict=True):
                     transformer.reshard_cache(ops, in_cache(parse(before), held, formats.kv), after)
+    return ops.ledger
+
+
+def price_first_draw(
+    model: Model,
+    source: Layout,
+    target: Layout,
+    sizes: Mapping[str, Number],
+    formats: Formats,
+    *,
+    batch: Number,
+) -> Ledger:
+    """Prices the likeliest first token of every slot of decode's layout, one for each prompt, from the logits
+    that a prefill step in `source` gave."""
+    ops = CostOps(sizes, formats, 0)
+    vocabulary = target.storage.padded(model, sizes)["V"]
+    logits = Sized(
+        parse(transformer.logits_sharding(source)), {"B": batch, "L": 1, "V": vocabulary}, "f32", "f32"
+    )
+    rows = Sized(parse("B"), {"B": batch}, "f32")
+    own = logits_of_slots(ops, logits, rows, transformer.logits_sharding(target))
+    price_draw(ops, own, model.vocabulary, "greedy")
     return ops.ledger
 
 

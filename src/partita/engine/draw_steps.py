@@ -7,7 +7,6 @@ Knows shapes and shardings, but no slots and no requests.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from partita.engine.local import Local
 from partita.engine.shapes import WHOLE
-from partita.program.sampling import Kind, sample
+from partita.program.sampling import Kind, logits_of_slots, sample
 from partita.program.transformer import logits_sharding
 from partita.sharding.layout import Layout
 from partita.sharding.spec import parse
@@ -65,9 +64,10 @@ class DrawSteps:
 
         def step(logits, rows, *given):
             ops = self._programs.ops()
-            whole = ops.to(Local(logits, before), str(before.split("B", "")))
-            picked = ops.to(replace(whole, value=whole.value[rows]), logits_sharding(target))
-            return self._drawn(picked, kind, *given)
+            own = logits_of_slots(
+                ops, Local(logits, before), Local(rows, parse("B")), logits_sharding(target)
+            )
+            return self._drawn(own, kind, *given)
 
         return self._compiled(step, (self._programs.spec(before), WHOLE), target, kind)
 

@@ -14,6 +14,7 @@ token in 1e5 is another one, and by some 1e-2 in bfloat16, about one in 100.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,9 @@ Settings = Mapping[str, Local]
 
 class Draws(Places):
     """`program.sampling.SamplingOps` over `Local`."""
+
+    def rows(self, logits: Local, rows: Local) -> Local:
+        return replace(logits, value=logits.value[rows.value])
 
     def penalise(self, logits: Local, history: Settings, settings: Settings) -> Local:
         value = logits.value + history["bias"].value[:, None]

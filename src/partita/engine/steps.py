@@ -1,5 +1,6 @@
 """The compiled steps: prefill whole or in chunks, the cache's way to decode's layout and into slots, decode.
 
+Prefill and decode end with the logits of the next token; `draws` has the programs that draw it from them.
 Each is the one program of `partita.program` inside `jax.shard_map`, for one layout, jitted; shapes of the
 batch are whatever it is called with. Knows shapes and shardings, but no checkpoint and no request.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +30,6 @@ from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
-
-Gives = Literal["tokens", "logits"]
-
 
 _SPARING = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 """XLA's CPU backend else starts with the gathers of all layers' weights, and so holds the whole model."""
@@ -63,23 +61,17 @@ class Programs(Shapes):
         self.traced = 0
         """How often a step was traced, and so compiled: once for each layout and shape."""
 
-    def _prefill(self, layout: Layout, gives: Gives = "tokens") -> Callable[..., Any]:
-        """(parameters, tokens [B L], lengths [B]) -> next tokens [B], keys and values of the prompt.
-
-        Instead of tokens it may give the logits [B 1 V] that they are drawn from.
-        """
+    def _prefill(self, layout: Layout) -> Callable[..., Any]:
+        """(parameters, tokens [B L], lengths [B]) -> logits [B 1 V] of the next token, keys and values of the
+        prompt."""
 
         def step(parameters, tokens, lengths):
             ops = self.ops()
             logits, kv = self._forward(ops, layout, parameters, tokens, _positions(tokens), lengths)
-            kv = self._windows(ops, layout, kv, lengths)
-            if gives == "logits":
-                return logits.value, kv
-            return transformer.greedy(ops, logits, self.model.vocabulary).value, kv
+            return logits.value, self._windows(ops, layout, kv, lengths)
 
-        out = self._last_logits(layout) if gives == "logits" else WHOLE
-        cache = self.cache_specs(*kept(layout))
-        return self.jit(step, (self.parameter_specs(), WHOLE, WHOLE), (out, cache), layout=layout)
+        out = self._logits_spec(layout), self.cache_specs(*kept(layout))
+        return self.jit(step, (self.parameter_specs(), WHOLE, WHOLE), out, layout=layout)
 
     def _windows(self, ops: JaxOps, layout: Layout, kv: Cache, lengths: jax.Array) -> Cache:
         """Keys and values of whole prompts, of local layers those in their window alone."""
@@ -93,15 +85,19 @@ class Programs(Shapes):
 
         return tuple((recent(i, keys, k), recent(i, values, v)) for i, (k, v) in enumerate(kv))
 
-    def _last_logits(self, layout: Layout) -> PartitionSpec:
+    def _logits_spec(self, layout: Layout) -> PartitionSpec:
         return self.spec(parse(transformer.logits_sharding(layout)))
 
-    def _extend(self, layout: Layout, gives: Gives | None = "tokens") -> Callable[..., Any]:
-        """(parameters, cache (donated), tokens [B L], held [B], counts [B]) -> next tokens [B] or logits, the
-        cache.
+    def last_logits(self, layout: Layout, batch: int) -> jax.ShapeDtypeStruct:
+        """The logits [B 1 V], V padded, that `prefill`, `extend` and `decode` give."""
+        place = self.named(self._logits_spec(layout))
+        return jax.ShapeDtypeStruct((batch, 1, self.padded["V"]), jnp.float32, sharding=place)
+
+    def _extend(self, layout: Layout, unembeds: bool = True) -> Callable[..., Any]:
+        """(parameters, cache (donated), tokens [B L], held [B], counts [B]) -> logits [B 1 V], the cache.
 
         A chunk of `counts` new tokens, and padding, behind the `held` ones of each sequence; where no prompt
-        ends in it, it `gives` None: nothing is unembedded, and the cache alone comes back.
+        ends in it, nothing need be unembedded, and the cache alone comes back.
         """
 
         def step(parameters, cache, tokens, held, counts):
@@ -113,16 +109,12 @@ class Programs(Shapes):
             x, new = transformer.blocks(
                 ops, self.model, layout, layers, x, args[1], self._parts(cache, layout), after
             )
-            if gives is None:
+            if not unembeds:
                 return _plain(new)
-            logits = transformer.head(ops, self.model, layout, weights, x, own)
-            if gives == "logits":
-                return logits.value, _plain(new)
-            return transformer.greedy(ops, logits, self.model.vocabulary).value, _plain(new)
+            return transformer.head(ops, self.model, layout, weights, x, own).value, _plain(new)
 
         cache = self.cache_specs(*kept(layout))
-        found = self._last_logits(layout) if gives == "logits" else WHOLE
-        out = cache if gives is None else (found, cache)
+        out = (self._logits_spec(layout), cache) if unembeds else cache
         in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE)
         return self.jit(step, in_specs, out, donate=(1,), layout=layout)
 
@@ -133,7 +125,7 @@ class Programs(Shapes):
             logits, _ = self._forward(self.ops(), layout, parameters, tokens, _positions(tokens))
             return logits.value
 
-        return self.jit(step, (self.parameter_specs(), WHOLE), self._last_logits(layout), layout=layout)
+        return self.jit(step, (self.parameter_specs(), WHOLE), self._logits_spec(layout), layout=layout)
 
     def _switch(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
         """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`.
@@ -192,9 +184,9 @@ class Programs(Shapes):
         t = transformer.reshard_cache(ops, t, str(after))
         return plain_part(roomy(t, places // product(self.mesh.size, after["S"])))
 
-    def _decode(self, layout: Layout, gives: Gives = "tokens") -> Callable[..., Any]:
-        """(parameters, cache (donated), tokens [B], positions [B]) -> next tokens [B], their positions, the
-        cache; or instead of tokens the logits [B 1 V] that they are drawn from.
+    def _decode(self, layout: Layout) -> Callable[..., Any]:
+        """(parameters, cache (donated), tokens [B], positions [B]) -> logits [B 1 V] of the next tokens, and
+        where these will stand, the cache.
 
         A token at a position below zero is none: nothing is written, and what comes back is of no use.
         """
@@ -205,13 +197,12 @@ class Programs(Shapes):
             logits, cache = self._forward(
                 ops, layout, parameters, tokens[:, None], positions[:, None], None, cache, after
             )
-            found = logits if gives == "logits" else transformer.greedy(ops, logits, self.model.vocabulary)
-            return found.value, jnp.where(positions < 0, positions, after), cache
+            return logits.value, jnp.where(positions < 0, positions, after), cache
 
         cache = self.cache_specs(*kept(layout))
-        out = self._last_logits(layout) if gives == "logits" else WHOLE
         in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE)
-        return self.jit(step, in_specs, (out, WHOLE, cache), donate=(1,), layout=layout)
+        out = (self._logits_spec(layout), WHOLE, cache)
+        return self.jit(step, in_specs, out, donate=(1,), layout=layout)
 
     def _grown(self, layout: Layout, capacity: int, queries: int) -> Callable[..., Any]:
         """(cache (donated) of less) -> the cache with room for `capacity` tokens, for steps of `queries`."""

@@ -30,6 +30,13 @@ class Counts:
         self.sent_bytes[key] += sent * times
         self.messages[key] += messages * times
 
+    def include(self, other: Counts) -> None:
+        """Adds all of another program's."""
+        for key, sent in other.sent_bytes.items():
+            self.sent_bytes[key] += sent
+            self.messages[key] += other.messages[key]
+        self.flops += other.flops
+
     def same_collectives(self, other: Counts) -> bool:
         return self.sent_bytes == other.sent_bytes and self.messages == other.messages
 

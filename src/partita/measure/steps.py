@@ -1,6 +1,7 @@
 """Steps of a model that only the clock looks at: compiled for one layout, on weights that mean nothing.
 
-A time does not depend on the values, so no checkpoint is needed. Knows nothing about predictions.
+A step is what generation launches: one to the logits, and the draw of the likeliest tokens. A time does not
+depend on the values, so no checkpoint is needed. Knows nothing about predictions.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from partita.cost.setting import Phase
+from partita.engine.settings import IDLE, arrays
+from partita.engine.shapes import WHOLE
 from partita.engine.steps import Programs
 from partita.program.options import RunOptions
-from partita.sharding.layout import Storage, ceil_to, product, resolve
+from partita.sharding.layout import Layout, Storage, ceil_to, product, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
 from partita.specs.formats import Formats
@@ -53,21 +55,33 @@ class Steps:
             width = ceil_to(tokens, product(size, layout.query_axes))
             args = (self.parameters, self._ints(0, rows, width), self._ints(width, rows))
             compiled = _compiled(programs.prefill(layout), *args)
-            return lambda: compiled(*args)[0]
+            first = programs.draws.first(layout, layout, "greedy")
+            draw = self._draw(first, layout, rows, self._ints(0, rows))
+            return lambda: draw(compiled(*args)[0])
         cache = jax.tree.map(filled, programs.cache(layout, rows, programs.whole_turns(tokens)))
         new, positions = self._ints(0, rows), self._ints(tokens - 1, rows)
         compiled = _compiled(programs.decode(layout), self.parameters, cache, new, positions)
-        kept = [cache]
+        draw, kept = self._draw(programs.draws.next(layout, "greedy"), layout, rows), [cache]
 
         def step():
-            found, _, kept[0] = compiled(self.parameters, kept[0], new, positions)
-            return found
+            logits, _, kept[0] = compiled(self.parameters, kept[0], new, positions)
+            return draw(logits)
 
         return step
 
+    def _draw(self, run: Any, layout: Layout, rows: int, *source: jax.Array) -> Callable[[jax.Array], Any]:
+        """The compiled draw of the likeliest tokens from logits; all else it is given is made once."""
+        settings = {name: self._whole(each) for name, each in arrays([IDLE] * rows).items()}
+        given = (*source, settings, self._ints(0, rows), {}, None)
+        compiled = _compiled(run, self.programs.last_logits(layout, rows), *given)
+        return lambda logits: compiled(logits, *given).tokens
+
     def _ints(self, value: int, *shape: int) -> jax.Array:
-        whole = self.programs.named(PartitionSpec())
-        return jax.device_put(np.full(shape, value, np.int32), whole)
+        return self._whole(np.full(shape, value, np.int32))
+
+    def _whole(self, array: np.ndarray) -> jax.Array:
+        """On every device."""
+        return jax.device_put(array, self.programs.named(WHOLE))
 
 
 def filled(target: jax.ShapeDtypeStruct) -> jax.Array:

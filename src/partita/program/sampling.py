@@ -54,6 +54,10 @@ NUMBERS = (
 class SamplingOps(Ops[T], Protocol[T]):
     """What an interpreter provides beside `Ops` to draw tokens. Logits are [B L=1 V]."""
 
+    def rows(self, logits: T, rows: T) -> T:
+        """Those of the sequences whose numbers `rows` [B] has; neither is split over B."""
+        ...
+
     def penalise(self, logits: T, history: Mapping[str, T], settings: Mapping[str, T]) -> T:
         """Logits with biases and penalties; `history`: `prompt`, `output` (how often) and `bias` [B V]."""
         ...
@@ -150,6 +154,13 @@ def needs(request: Sampling) -> Kind:
     if request.top_k > CANDIDATES:
         return "full"
     return "wide" if request.top_p < 1 and not request.top_k else "sampled"
+
+
+def logits_of_slots(ops: SamplingOps[T], logits: T, rows: T, sharding: str) -> T:
+    """Logits of prompts [B 1 V] as those of slots, each slot's from the prompt in its row of `rows` [B]."""
+    with ops.scope("slots"):
+        whole = ops.to(logits, str(logits.sharding.split("B", "")))
+        return ops.to(ops.rows(whole, rows), sharding)
 
 
 def sample(

@@ -16,9 +16,8 @@ import numpy as np
 from partita.cost import collective_matmul
 from partita.cost.ledger import Ledger, Loop, Number
 from partita.cost.sized import Sized
-from partita.program.looping import gather_step, name_of, scatter_step
 from partita.program.ops import Product
-from partita.program.options import RunOptions
+from partita.program.options import RunOptions, gather_step, name_of, scatter_step
 from partita.sharding.reshard import Step
 
 

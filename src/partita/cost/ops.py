@@ -247,7 +247,7 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Rows, Draws):
         out = self.take(h, "M", 0)
         self._hold(h, out)  # what attention adds to a parallel block is as large as what waits here
         self._leave("ffn")
-        if self.run_options.blocks:  # on CPUs what it was made from is not freed before the product
+        if self.run_options.backend.keeps_gated:
             self._wait("ffn/gated", out)
         return out
 

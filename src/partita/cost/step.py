@@ -22,9 +22,6 @@ from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
-_GAPS = 16
-"""On CPUs one part in so many of what is held at once is lost between buffers, as measured there."""
-
 
 @dataclass(frozen=True)
 class Step:
@@ -77,6 +74,7 @@ def price_step(
         free_permutes=free_permutes,
         run_options=run_options,
     )
+    backend = ops.run_options.backend
     padded = layout.storage.padded(model, sizes) | {"M": 1}
     batch = ceil_to(batch, product(sizes, layout.batch_axes))
     ops.ledger.sequences = batch / product(sizes, layout.attn_b)
@@ -102,10 +100,10 @@ def price_step(
         logits = transformer.head(ops, model, layout, top, x, counts)
         if sampler and not all_logits:
             price_draw(ops, logits, model.vocabulary, sampler)
-        if ops.run_options.blocks:  # XLA's CPU backend makes room for a result before a step begins
+        if backend.results_apart:
             ops.ledger.held_bytes = ops.ledger.held_bytes + ops.bytes(logits)
-    # the residual (XLA's CPU backend keeps two), and tokens and positions, which every chip has whole
-    held = ops.ledger.held_bytes + (1 + ops.run_options.blocks) * ops.bytes(residual) + 2 * ops.bytes(tokens)
+    # beside the residual tokens and positions, which every chip has whole
+    held = ops.ledger.held_bytes + backend.residuals * ops.bytes(residual) + 2 * ops.bytes(tokens)
     return Step(
         ledger=ops.ledger,
         batch=batch,
@@ -114,7 +112,7 @@ def price_step(
         weight_bytes=sum(top[name].stored_bytes for name in _ends(model, part) & top.keys())
         + part.layers * sum(w.stored_bytes for w in weights.values()),
         kv_bytes=ops.cache_bytes,
-        activation_bytes=held + held // _GAPS * ops.run_options.blocks,
+        activation_bytes=backend.with_gaps(held),
     )
 
 

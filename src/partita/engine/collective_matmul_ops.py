@@ -14,9 +14,8 @@ import jax
 from partita.engine.collective_matmul import Ring, gathered_products, scattered_product
 from partita.engine.local import Local, Places
 from partita.engine.matmul import product
-from partita.program.looping import gather_step, name_of, scatter_step
 from partita.program.ops import Product
-from partita.program.options import RunOptions
+from partita.program.options import RunOptions, gather_step, name_of, scatter_step
 from partita.sharding.reshard import Step
 from partita.sharding.spec import Sharding
 

@@ -56,7 +56,9 @@ class JaxOps(CollectiveMatmulOps, AttentionOps, Draws):
         for step in reshard(t.sharding, target):
             summed = t.sharding.partial and not step.after.partial
             t = replace(
-                t, value=move(t.value, step, self.sizes, self.run_options.blocks), sharding=step.after
+                t,
+                value=move(t.value, step, self.sizes, self.run_options.backend.in_blocks),
+                sharding=step.after,
             )
             t = self._settled(t) if summed else t
         return t if scale is None else replace(t, scale=scale)

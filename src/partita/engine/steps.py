@@ -23,7 +23,7 @@ from partita.engine.ops import JaxOps
 from partita.engine.requests import check_model
 from partita.engine.shapes import WHOLE, Cache, Part, Shapes, kept, local_part, plain_part
 from partita.program import transformer
-from partita.program.options import RunOptions
+from partita.program.options import XLA_CPU, Backend, RunOptions
 from partita.program.parameters import scale_name
 from partita.sharding.layout import Layout, Storage, product
 from partita.sharding.mesh import Mesh
@@ -52,7 +52,7 @@ class Programs(Shapes):
     ):
         check_model(model)
         super().__init__(model, mesh, storage, formats, devices)
-        self.run_options = replace(run_options or RunOptions(), blocks=self.on_cpu)
+        self.run_options = replace(run_options or RunOptions(), backend=XLA_CPU if self.on_cpu else Backend())
         # one compiled step per layout and shape, for the life of this object
         self.prefill, self.extend, self.logits = map(cache, (self._prefill, self._extend, self._logits))
         self.reshard_cache, self.insert, self.grown = map(cache, (self._switch, self._insert, self._grown))

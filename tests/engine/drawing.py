@@ -59,9 +59,11 @@ class Drawing:
                 Local(logits, self.sharding),
                 self.vocabulary,
                 kind,
-                {n: Local(v, parse("B M" if v.ndim > 1 else "B")) for n, v in settings.items()},
-                Local(positions, parse("B")),
-                {n: Local(v, parse(self.history)) for n, v in history.items()},
+                sampling.Drawing(
+                    {n: Local(v, parse("B M" if v.ndim > 1 else "B")) for n, v in settings.items()},
+                    Local(positions, parse("B")),
+                    {n: Local(v, parse(self.history)) for n, v in history.items()},
+                ),
             )
             return tuple(None if t is None else t.value for t in (drawn.tokens, drawn.output, drawn.logprobs))
 

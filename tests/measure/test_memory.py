@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import pytest
 
 from partita.cost.step import Step, price_step
-from partita.engine.matmul import BLOCK_FLOATS
+from partita.engine.cpu import BLOCK_FLOATS
 from partita.engine.steps import Programs
 from partita.measure.launches import Launch, decode_launches, first_draw, ints, prefill_launches
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve

@@ -180,7 +180,6 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Rows, Draws):
         a: Sized,
         b: Sized,
         *,
-        bias: Sized | None = None,
         plus: Sized | None = None,
         to: str | None = None,
         causal: bool = False,

@@ -18,6 +18,7 @@ from partita.program.sampling import (
     BITS,
     NUMBERS,
     ROUNDS,
+    Drawing,
     Kind,
     SamplingOps,
     Turn,
@@ -147,4 +148,4 @@ def price_draw(ops: SamplingOps[Sized], logits: Sized, vocabulary: int, kind: Ki
     settings["seed"] = replace(one, sharding=Sharding("BM", ("", "")))
     known = replace(logits, sharding=logits.sharding.without("L"))
     history: dict[str, Sized] = dict.fromkeys(("prompt", "output", "bias"), known)
-    sample(ops, logits, vocabulary, kind, settings, one, history)
+    sample(ops, logits, vocabulary, kind, Drawing(settings, one, history))

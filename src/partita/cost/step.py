@@ -14,6 +14,7 @@ from partita.cost.parts import Part, whole
 from partita.cost.sampling import price_draw
 from partita.cost.sized import Sized
 from partita.program import transformer
+from partita.program.ops import Pass
 from partita.program.options import RunOptions
 from partita.program.parameters import CHANNELS, parameter_shapes
 from partita.program.sampling import Kind, logits_of_slots
@@ -92,12 +93,13 @@ def price_step(
     residual = Sized(
         parse(layout.residual), {"B": batch, "L": queries, "E": padded["E"]}, formats.activations
     )
-    x = transformer.embed(ops, model, layout, top, tokens, tokens) if part.embeds else residual
     lengths = None if cache is None else Sized(parse("B"), {"B": batch}, "f32")
-    x, _ = transformer.blocks(ops, model, layout, weights, x, tokens, cache, lengths)
+    run = Pass(ops, model, layout, tokens, lengths)
+    x = transformer.embed(run, top, tokens) if part.embeds else residual
+    x, _ = transformer.blocks(run, weights, x, cache)
     if part.unembeds:
         counts = None if all_logits else Sized(parse("B"), {"B": batch}, "f32")
-        logits = transformer.head(ops, model, layout, top, x, counts)
+        logits = transformer.head(run, top, x, counts)
         if sampler and not all_logits:
             price_draw(ops, logits, model.vocabulary, sampler)
         if backend.results_apart:

@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from partita.engine import cpu
 from partita.engine.int8 import quantise_rows
 from partita.engine.local import Local, Places, aligned
-from partita.engine.matmul import as_bits
 from partita.program.ops import Seen
 from partita.program.options import RunOptions
 from partita.program.rotary import frequencies, magnitude
@@ -155,23 +155,27 @@ class AttentionOps(Places):
     def write(self, cache: Local, new: Local, positions: Local, lengths: Local) -> Local:
         dims, split = cache.sharding.dims, self._split(cache.sharding[INTERLEAVED])
         local = cache.value.shape[dims.index(INTERLEAVED)]
-        written = (positions.value >= 0) & (positions.value < lengths.value[:, None])
+        kept = (positions.value >= 0) & (positions.value < lengths.value[:, None])
         shards = product(self.sizes, "".join(split))
         places = positions.value % (local * shards)
         if split:
             places, turn = jnp.divmod(places, shards)
-            written &= turn == self._turn(split)
+            kept &= turn == self._turn(split)
         # padding, or another device's, has no place: one of its own behind all, for none is written twice
         count = places.shape[1]
-        places = jnp.where(written, places, local + jnp.arange(count))
+        places = jnp.where(kept, places, local + jnp.arange(count))
         stored = self._stored(new)
         scale = cache.scale
         if scale is not None and stored.scale is not None:
             scale = replace(scale, value=_put(scale.value, "BKS", places, stored.scale.value))
-        if self.on_cpu and self.kv == jnp.bfloat16:  # XLA's CPU backend scatters these as floats, all of them
-            bits = _put(as_bits(cache.value), dims, places, as_bits(stored.value))
-            return replace(cache, value=jax.lax.bitcast_convert_type(bits, self.kv))
-        return replace(cache, value=_put(cache.value, dims, places, stored.value), scale=scale)
+
+        def put(cache: jax.Array, new: jax.Array) -> jax.Array:
+            return _put(cache, dims, places, new)
+
+        written = (
+            cpu.scattered(put, cache.value, stored.value) if self.on_cpu else put(cache.value, stored.value)
+        )
+        return replace(cache, value=written, scale=scale)
 
 
 def _put(cache: jax.Array, dims: str, places: jax.Array, new: jax.Array) -> jax.Array:

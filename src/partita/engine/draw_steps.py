@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from partita.engine.local import Local
 from partita.engine.shapes import WHOLE
-from partita.program.sampling import Kind, logits_of_slots, sample
+from partita.program.sampling import Drawing, Kind, logits_of_slots, sample
 from partita.program.transformer import logits_sharding
 from partita.sharding.layout import Layout
 from partita.sharding.spec import parse
@@ -74,15 +74,13 @@ class DrawSteps:
     def _drawn(self, logits: Local, kind: Kind, settings, positions, known, output) -> Draw:
         split = logits.sharding.without("L")
         history = {} if output is None else {**known, "output": output}
-        drawn = sample(
-            self._programs.ops(),
-            logits,
-            self._programs.model.vocabulary,
-            kind,
+        drawing = Drawing(
             {name: Local(value, parse("B M" if value.ndim > 1 else "B")) for name, value in settings.items()},
             Local(positions, parse("B")),
             {name: Local(value, split) for name, value in history.items()},
         )
+        ops, vocabulary = self._programs.ops(), self._programs.model.vocabulary
+        drawn = sample(ops, logits, vocabulary, kind, drawing)
         return Draw(*(None if t is None else t.value for t in (drawn.tokens, drawn.output, drawn.logprobs)))
 
     def _compiled(self, step: Callable[..., Draw], specs: tuple, layout: Layout, kind: Kind) -> Any:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from partita.engine import cpu
 from partita.engine.draw_steps import DrawSteps
 from partita.engine.local import Local
 from partita.engine.moving import into_slots, ringed, roomy
@@ -23,6 +24,7 @@ from partita.engine.ops import JaxOps
 from partita.engine.requests import check_model
 from partita.engine.shapes import WHOLE, Cache, Part, Shapes, kept, local_part, plain_part
 from partita.program import transformer
+from partita.program.ops import Pass
 from partita.program.options import XLA_CPU, Backend, RunOptions
 from partita.program.parameters import scale_name
 from partita.sharding.layout import Layout, Storage, product
@@ -30,9 +32,6 @@ from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
-
-_SPARING = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-"""XLA's CPU backend else starts with the gathers of all layers' weights, and so holds the whole model."""
 
 
 class Programs(Shapes):
@@ -67,7 +66,8 @@ class Programs(Shapes):
 
         def step(parameters, tokens, lengths):
             ops = self.ops()
-            logits, kv = self._forward(ops, layout, parameters, tokens, _positions(tokens), lengths)
+            run = self._pass(ops, layout, _positions(tokens))
+            logits, kv = self._forward(run, parameters, tokens, lengths)
             return logits.value, self._windows(ops, layout, kv, lengths)
 
         out = self._logits_spec(layout), self.cache_specs(*kept(layout))
@@ -101,17 +101,13 @@ class Programs(Shapes):
         """
 
         def step(parameters, cache, tokens, held, counts):
-            ops = self.ops()
             weights, layers = self._weights(parameters)
-            args = [Local(tokens, parse("B L")), Local(held[:, None] + _positions(tokens), parse("B L"))]
-            own, after = Local(counts, parse("B")), Local(held + counts, parse("B"))
-            x = transformer.embed(ops, self.model, layout, weights, *args)
-            x, new = transformer.blocks(
-                ops, self.model, layout, layers, x, args[1], self._parts(cache, layout), after
-            )
+            run = self._pass(self.ops(), layout, held[:, None] + _positions(tokens), held + counts)
+            x = transformer.embed(run, weights, Local(tokens, parse("B L")))
+            x, new = transformer.blocks(run, layers, x, self._parts(cache, layout))
             if not unembeds:
                 return _plain(new)
-            return transformer.head(ops, self.model, layout, weights, x, own).value, _plain(new)
+            return transformer.head(run, weights, x, Local(counts, parse("B"))).value, _plain(new)
 
         cache = self.cache_specs(*kept(layout))
         out = (self._logits_spec(layout), cache) if unembeds else cache
@@ -122,7 +118,8 @@ class Programs(Shapes):
         """(parameters, tokens [B L]) -> float32 logits [B L V] of every token, V padded."""
 
         def step(parameters, tokens):
-            logits, _ = self._forward(self.ops(), layout, parameters, tokens, _positions(tokens))
+            run = self._pass(self.ops(), layout, _positions(tokens))
+            logits, _ = self._forward(run, parameters, tokens)
             return logits.value
 
         return self.jit(step, (self.parameter_specs(), WHOLE), self._logits_spec(layout), layout=layout)
@@ -192,11 +189,9 @@ class Programs(Shapes):
         """
 
         def step(parameters, cache, tokens, positions):
-            ops = self.ops()
             after = positions + 1
-            logits, cache = self._forward(
-                ops, layout, parameters, tokens[:, None], positions[:, None], None, cache, after
-            )
+            run = self._pass(self.ops(), layout, positions[:, None], after)
+            logits, cache = self._forward(run, parameters, tokens[:, None], cache=cache)
             return logits.value, jnp.where(positions < 0, positions, after), cache
 
         cache = self.cache_specs(*kept(layout))
@@ -241,30 +236,24 @@ class Programs(Shapes):
     def on_cpu(self) -> bool:
         return self.device_mesh.devices.flat[0].platform == "cpu"
 
+    def _pass(
+        self, ops: JaxOps, layout: Layout, positions: jax.Array, lengths: jax.Array | None = None
+    ) -> Pass[Local]:
+        held = None if lengths is None else Local(lengths, parse("B"))
+        return Pass(ops, self.model, layout, Local(positions, parse("B L")), held)
+
     def _forward(
         self,
-        ops: JaxOps,
-        layout: Layout,
+        run: Pass[Local],
         parameters: Mapping[str, jax.Array],
         tokens: jax.Array,
-        positions: jax.Array,
         counts: jax.Array | None = None,
         cache: Cache | None = None,
-        lengths: jax.Array | None = None,
     ) -> tuple[Local, Cache]:
         weights, layers = self._weights(parameters)
-        logits, new = transformer.forward(
-            ops,
-            self.model,
-            layout,
-            weights,
-            layers,
-            Local(tokens, parse("B L")),
-            Local(positions, parse("B L")),
-            None if counts is None else Local(counts, parse("B")),
-            None if cache is None else self._parts(cache, layout),
-            None if lengths is None else Local(lengths, parse("B")),
-        )
+        own = None if counts is None else Local(counts, parse("B"))
+        parts = None if cache is None else self._parts(cache, run.layout)
+        logits, new = transformer.forward(run, weights, layers, Local(tokens, parse("B L")), own, parts)
         return logits, _plain(new)
 
     def _weights(
@@ -304,7 +293,7 @@ class Programs(Shapes):
         mapped = jax.shard_map(
             counted, mesh=self.device_mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
-        options = _SPARING if self.on_cpu and layout is not None and self._gathers(layout) else None
+        options = cpu.SPARING if self.on_cpu and layout is not None and self._gathers(layout) else None
         return jax.jit(mapped, donate_argnums=donate, compiler_options=options)
 
     def _gathers(self, layout: Layout) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from partita.engine.matmul import parts_in
+from partita.engine.cpu import parts_in
 from partita.measure.counts import Counts, sent_bytes
 
 _KINDS = {

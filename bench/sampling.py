@@ -26,7 +26,7 @@ from rich.table import Table
 from partita.engine.devices import devices_for
 from partita.engine.local import Local
 from partita.engine.ops import JaxOps
-from partita.engine.settings import Sample, arrays
+from partita.engine.requests import Sample, arrays
 from partita.program.sampling import CANDIDATES, Drawing, Kind, sample
 from partita.sharding.spec import parse
 from partita.specs import Formats, Model

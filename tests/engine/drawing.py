@@ -16,7 +16,7 @@ from partita.cost.sampling import price_draw
 from partita.cost.sized import Sized
 from partita.engine.local import Local
 from partita.engine.ops import JaxOps
-from partita.engine.settings import Sample, arrays, biases, written
+from partita.engine.requests import Sample, arrays, biases, written
 from partita.program import sampling
 from partita.program.sampling import Kind
 from partita.program.transformer import logits_sharding

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from partita.engine import cpu
-from partita.engine.int8 import quantise_rows
 from partita.engine.local import Local, Places, aligned
 from partita.program.ops import Seen
 from partita.program.options import RunOptions
@@ -149,7 +148,7 @@ class AttentionOps(Places):
         """Keys or values [... D] in the cache's format."""
         if self.kv != jnp.int8:
             return Local(new.value.astype(self.kv), new.sharding)
-        rows, scale = quantise_rows(new.value)
+        rows, scale = _quantised(new.value)
         return Local(rows, new.sharding, scale=Local(scale, new.sharding.without("D")))
 
     def write(self, cache: Local, new: Local, positions: Local, lengths: Local) -> Local:
@@ -176,6 +175,14 @@ class AttentionOps(Places):
             cpu.scattered(put, cache.value, stored.value) if self.on_cpu else put(cache.value, stored.value)
         )
         return replace(cache, value=written, scale=scale)
+
+
+def _quantised(value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Symmetric: [... D] -> int8 [... D] and its float32 scale [...]: the largest magnitude of a row is 127."""
+    value = value.astype(jnp.float32)
+    largest = jnp.max(jnp.abs(value), axis=-1)
+    scale = jnp.where(largest > 0, largest / 127, 1.0)
+    return jnp.round(value / scale[..., None]).astype(jnp.int8), scale
 
 
 def _put(cache: jax.Array, dims: str, places: jax.Array, new: jax.Array) -> jax.Array:

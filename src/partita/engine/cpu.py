@@ -2,9 +2,9 @@
 
 It turns a whole bfloat16 or int8 matrix into floats before it multiplies, in memory that is new at every
 step: ten times the time of the product. So an int8 matrix is turned block by block, and a bfloat16 one
-multiplied as it is, by at least two rows; a single row is multiplied in halves. Collectives along an inner dim would
-transpose the array, element by element, to make that dim the outermost and back (the gather of a weight's
-columns took 2.4 times as long), so shards travel stacked in front and are put in place by a copy.
+multiplied as it is, by at least two rows; a single row is multiplied in halves. Collectives along an inner
+dim would transpose the array, element by element, to make that dim the outermost and back (the gather of a
+weight's columns took 2.4 times as long), so shards travel stacked in front and are put in place by a copy.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partita.engine.settings import Sample
+from partita.engine.requests import Sample
 from partita.engine.slots import Place, Tokens
 from partita.engine.stopping import Ending, Likely, Numbers, Piece
 from partita.program.sampling import ALTERNATIVES

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from partita.engine.draw_steps import Draw
-from partita.engine.settings import IDLE, Sample, arrays, biases, written
+from partita.engine.requests import IDLE, Sample, arrays, biases, written
 from partita.engine.shapes import WHOLE
 from partita.engine.steps import Programs
 from partita.errors import InputError

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.engine.settings import IDLE, arrays
+from partita.engine.requests import IDLE, arrays
 from partita.engine.steps import Programs
 from partita.sharding.layout import Layout
 

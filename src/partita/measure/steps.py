@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from partita.cost.setting import Phase
-from partita.engine.settings import IDLE, arrays
+from partita.engine.requests import IDLE, arrays
 from partita.engine.shapes import WHOLE
 from partita.engine.steps import Programs
 from partita.program.options import RunOptions

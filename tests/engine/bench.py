@@ -21,8 +21,8 @@ from partita.checkpoints.protocol import MemoryCheckpoint
 from partita.checkpoints.random import random_parameters
 from partita.cost.ledger import Ledger
 from partita.cost.step import price_cache_reshard, price_first_draw, price_step
+from partita.engine.cache import Cache
 from partita.engine.parameters import place
-from partita.engine.shapes import Cache
 from partita.engine.steps import Programs
 from partita.measure.counts import predicted
 from partita.measure.hlo import count_hlo

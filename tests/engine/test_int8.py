@@ -16,9 +16,9 @@ from tests.engine.bench import QUICK, TOLERANCE, replicas_agree
 
 from partita.checkpoints.protocol import MemoryCheckpoint
 from partita.checkpoints.random import random_parameters
+from partita.engine.cache import Part
 from partita.engine.engine import Engine
 from partita.engine.requests import IDLE, arrays
-from partita.engine.shapes import Part
 from partita.engine.steps import Programs
 from partita.measure.verify import check_prefill, verify
 from partita.program.parameters import all_parameter_shapes

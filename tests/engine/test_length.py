@@ -13,8 +13,8 @@ from tests.engine.bench import F32
 from partita.checkpoints.protocol import MemoryCheckpoint
 from partita.checkpoints.random import random_parameters
 from partita.cost.step import price_step
+from partita.engine.cache import Part
 from partita.engine.parameters import place
-from partita.engine.shapes import Part
 from partita.engine.steps import Programs
 from partita.measure.launches import Launch
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve

@@ -178,7 +178,7 @@ class AttentionOps(Places):
 
 
 def _quantised(value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Symmetric: [... D] -> int8 [... D] and its float32 scale [...]: the largest magnitude of a row is 127."""
+    """[... D] -> int8 [... D] and its float32 scale [...]: the largest magnitude of a row is 127."""
     value = value.astype(jnp.float32)
     largest = jnp.max(jnp.abs(value), axis=-1)
     scale = jnp.where(largest > 0, largest / 127, 1.0)

@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.checkpoints.int8 import channel_index, quantise, summed_axes
 from partita.checkpoints.protocol import Checkpoint, Index
-from partita.engine.shapes import Shapes
+from partita.engine.cache import Shapes
 from partita.errors import InputError
 from partita.program.parameters import all_parameter_shapes, scale_name
 

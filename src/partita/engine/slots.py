@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from partita.engine.draw_steps import Draw
+from partita.engine.cache import WHOLE
 from partita.engine.requests import IDLE, Sample, arrays, biases, written
-from partita.engine.shapes import WHOLE
-from partita.engine.steps import Programs
+from partita.engine.steps import Draw, Programs
 from partita.errors import InputError
 from partita.program.sampling import KINDS, Kind, needs
 from partita.sharding.layout import Layout

@@ -1,7 +1,7 @@
 """The compiled steps: prefill whole or in chunks, the cache's way to decode's layout and into slots, decode.
 
-Prefill and decode end with the logits of the next token; `draws` has the programs that draw it from them.
-Each is the one program of `partita.program` inside `jax.shard_map`, for one layout, jitted; shapes of the
+Prefill and decode end with the logits of the next token. The draws of it are programs of their own: every
+kind of draw goes with the one step that gives logits, which takes far longer to compile. Each is the one program of `partita.program` inside `jax.shard_map`, for one layout, jitted; shapes of the
 batch are whatever it is called with. Knows shapes and shardings, but no checkpoint and no request.
 """
 
@@ -10,23 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from partita.engine import cpu
-from partita.engine.draw_steps import DrawSteps
+from partita.engine.cache import (
+    WHOLE,
+    Cache,
+    Part,
+    Shapes,
+    into_slots,
+    kept,
+    local_part,
+    plain_part,
+    ringed,
+    roomy,
+)
 from partita.engine.local import Local
-from partita.engine.moving import into_slots, ringed, roomy
 from partita.engine.ops import JaxOps
 from partita.engine.requests import check_model
-from partita.engine.shapes import WHOLE, Cache, Part, Shapes, kept, local_part, plain_part
 from partita.program import transformer
 from partita.program.ops import Pass
 from partita.program.options import XLA_CPU, Backend, RunOptions
 from partita.program.parameters import scale_name
+from partita.program.sampling import Drawing, Kind, logits_of_slots, sample
+from partita.program.transformer import logits_sharding
 from partita.sharding.layout import Layout, Storage, product
 from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
@@ -86,7 +97,7 @@ class Programs(Shapes):
         return tuple((recent(i, keys, k), recent(i, values, v)) for i, (k, v) in enumerate(kv))
 
     def _logits_spec(self, layout: Layout) -> PartitionSpec:
-        return self.spec(parse(transformer.logits_sharding(layout)))
+        return self.spec(parse(logits_sharding(layout)))
 
     def last_logits(self, layout: Layout, batch: int) -> jax.ShapeDtypeStruct:
         """The logits [B 1 V], V padded, that `prefill`, `extend` and `decode` give."""
@@ -308,3 +319,74 @@ def _plain(cache: Sequence[tuple[Local, Local]]) -> Cache:
 
 def _positions(tokens: jax.Array) -> jax.Array:
     return jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
+
+
+# -- draws ----------------------------------------------------------------------------------------------
+
+
+class Draw(NamedTuple):
+    """Next tokens [slots]; of kind "full" also how often each slot has written each token [slots V], and
+    log-probabilities (see `program.sampling.Drawn`)."""
+
+    tokens: Any
+    output: Any = None
+    logprobs: Any = None
+
+
+class DrawSteps:
+    """Draws of tokens for slots in a decode layout.
+
+    settings: name -> [slots], see `program.sampling.NUMBERS`. positions [slots]: where the token will stand.
+    Of kind "full" alone: known, `prompt` and `bias` [slots V], and output (donated) [slots V], see
+    `program.sampling.SamplingOps.penalise`.
+    """
+
+    def __init__(self, programs: Programs):
+        self._programs = programs
+        self.next, self.first = cache(self._next), cache(self._first)
+
+    def history(self, layout: Layout) -> PartitionSpec:
+        """How what is known of each token for each slot [slots V] is split: as logits are."""
+        return self._programs.spec(parse(logits_sharding(layout)).without("L"))
+
+    def _next(self, layout: Layout, kind: Kind) -> Callable[..., Draw]:
+        """(logits [slots 1 V] of decode, settings, positions, known, output) -> `Draw`."""
+        sharding = logits_sharding(layout)
+
+        def step(logits, *given):
+            return self._drawn(Local(logits, parse(sharding)), kind, *given)
+
+        return self._compiled(step, (self._programs.spec(parse(sharding)),), layout, kind)
+
+    def _first(self, source: Layout, target: Layout, kind: Kind) -> Callable[..., Draw]:
+        """(logits [B 1 V] of prefill, rows [slots], settings, positions, known, output) -> `Draw`: the first
+        token of every slot, from the prompt in its row."""
+        before = parse(logits_sharding(source))
+
+        def step(logits, rows, *given):
+            ops = self._programs.ops()
+            own = logits_of_slots(
+                ops, Local(logits, before), Local(rows, parse("B")), logits_sharding(target)
+            )
+            return self._drawn(own, kind, *given)
+
+        return self._compiled(step, (self._programs.spec(before), WHOLE), target, kind)
+
+    def _drawn(self, logits: Local, kind: Kind, settings, positions, known, output) -> Draw:
+        split = logits.sharding.without("L")
+        history = {} if output is None else {**known, "output": output}
+        drawing = Drawing(
+            {name: Local(value, parse("B M" if value.ndim > 1 else "B")) for name, value in settings.items()},
+            Local(positions, parse("B")),
+            {name: Local(value, split) for name, value in history.items()},
+        )
+        ops, vocabulary = self._programs.ops(), self._programs.model.vocabulary
+        drawn = sample(ops, logits, vocabulary, kind, drawing)
+        return Draw(*(None if t is None else t.value for t in (drawn.tokens, drawn.output, drawn.logprobs)))
+
+    def _compiled(self, step: Callable[..., Draw], specs: tuple, layout: Layout, kind: Kind) -> Any:
+        split = self.history(layout)
+        if kind == "full":
+            specs += (WHOLE, WHOLE, split, split)
+            return self._programs.jit(step, specs, Draw(WHOLE, split, WHOLE), donate=(len(specs) - 1,))
+        return self._programs.jit(step, (*specs, WHOLE, WHOLE, WHOLE, None), Draw(WHOLE))

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from partita.cost.setting import Phase
+from partita.engine.cache import WHOLE
 from partita.engine.requests import IDLE, arrays
-from partita.engine.shapes import WHOLE
 from partita.engine.steps import Programs
 from partita.program.options import RunOptions
 from partita.sharding.layout import Layout, Storage, ceil_to, product, resolve

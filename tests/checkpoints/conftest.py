@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.checkpoints import tiny_gguf
 
-from partita.checkpoints.gguf import GGUFCheckpoint
-from partita.checkpoints.packaged import packaged_gguf
+from partita.checkpoints.gguf import open_gguf
+from partita.checkpoints.open import packaged_gguf
+from partita.checkpoints.protocol import StoredCheckpoint
 from partita.checkpoints.tokenizer import Tokenizer
 
 
@@ -19,12 +20,12 @@ def write_gguf(tmp_path: Path) -> tiny_gguf.WriteGGUF:
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> GGUFCheckpoint:
-    return GGUFCheckpoint(packaged_gguf("smollm2-135m"))
+def smollm2() -> StoredCheckpoint:
+    return open_gguf(packaged_gguf("smollm2-135m"))
 
 
 @pytest.fixture(scope="session")
-def tokenizer(smollm2: GGUFCheckpoint) -> Tokenizer:
+def tokenizer(smollm2: StoredCheckpoint) -> Tokenizer:
     assert smollm2.tokenizer is not None
     return smollm2.tokenizer
 

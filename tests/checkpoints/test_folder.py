@@ -30,7 +30,7 @@ def test_parameters_come_back_as_their_family_stores_them(family: str, files: in
     assert checkpoint.quantised == frozenset()
     assert set(parameters) == set(all_parameter_shapes(model))
     for name, expected in parameters.items():
-        found = checkpoint.tensor(name)
+        found = checkpoint.read(name)
         assert (found.dtype, found.flags.c_contiguous) == (np.float32, True)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7, err_msg=name)
 
@@ -51,7 +51,7 @@ def test_any_slice_equals_that_of_the_whole(folders: dict[str, Path], family: st
     name = data.draw(st.sampled_from(list(shapes)))
     ends = [sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shapes[name]]
     index = tuple(slice(*pair) for pair in ends)
-    np.testing.assert_array_equal(checkpoint.read(name, index), checkpoint.tensor(name)[index])
+    np.testing.assert_array_equal(checkpoint.read(name, index), checkpoint.read(name)[index])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16])
@@ -60,7 +60,7 @@ def test_other_number_formats_become_float32(dtype: Any, tmp_path: Path):
     tensors = {name: tensor.astype(dtype) for name, tensor in tensors.items()}
     checkpoint = open_folder(tiny_folder.write(tmp_path, LLAMA_CONFIG, tensors))
     for name, values in parameters.items():
-        np.testing.assert_array_equal(checkpoint.tensor(name), values.astype(dtype).astype(np.float32))
+        np.testing.assert_array_equal(checkpoint.read(name), values.astype(dtype).astype(np.float32))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_names_with_other_beginnings_are_known(family: str, old: str, new: str, 
     if family == "gemma3":
         tensors["vision_tower.patch.weight"] = np.zeros(3, np.float32)
     checkpoint = open_folder(tiny_folder.write(tmp_path, CONFIGS[family][0], tensors))
-    np.testing.assert_array_equal(checkpoint.tensor("layers.1.o"), parameters["layers.1.o"])
+    np.testing.assert_array_equal(checkpoint.read("layers.1.o"), parameters["layers.1.o"])
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,24 @@ import numpy as np
 import pytest
 from tests.checkpoints.tiny_gguf import TINY, WriteGGUF, stored_tensors
 
-from partita.checkpoints.gguf import GGUFCheckpoint, model_from_gguf
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.gguf import open_gguf
+from partita.checkpoints.gguf_file import GGUFFile
+from partita.checkpoints.open import packaged_gguf
+from partita.checkpoints.protocol import StoredCheckpoint, random_parameters
 from partita.errors import InputError
 from partita.program.parameters import all_parameter_shapes
 from partita.specs.catalogue import catalogue_model
 
 
-def test_model_of_smollm2_is_the_catalogues(smollm2: GGUFCheckpoint):
+def test_model_of_smollm2_is_the_catalogues(smollm2: StoredCheckpoint):
     expected = catalogue_model("smollm2-135m")
     assert smollm2.model == expected.model_copy(update={"name": "SmolLM2-135M-Instruct.Q4_1"})
 
 
-def test_smollm2_tensors_have_the_listed_shapes(smollm2: GGUFCheckpoint):
+def test_smollm2_tensors_have_the_listed_shapes(smollm2: StoredCheckpoint):
     total = 0
     for name, shape in all_parameter_shapes(smollm2.model).items():
-        tensor = smollm2.tensor(name)
+        tensor = smollm2.read(name)
         assert (tensor.shape, tensor.dtype, tensor.flags.c_contiguous) == (shape, np.float32, True), name
         assert np.isfinite(tensor).all(), name
         total += tensor.size
@@ -32,19 +34,20 @@ def test_smollm2_tensors_have_the_listed_shapes(smollm2: GGUFCheckpoint):
 def test_tensors_come_back_as_they_were_stored(write_gguf: WriteGGUF, tied: bool):
     model = TINY.model_copy(update={"tied_embedding": tied})
     parameters = random_parameters(model, seed=3)
-    checkpoint = GGUFCheckpoint(write_gguf(tensors=stored_tensors(model, parameters)))
+    checkpoint = open_gguf(write_gguf(tensors=stored_tensors(model, parameters)))
     assert checkpoint.model == model
     for name, expected in parameters.items():
-        np.testing.assert_array_equal(checkpoint.tensor(name), expected, err_msg=name)
+        np.testing.assert_array_equal(checkpoint.read(name), expected, err_msg=name)
 
 
-def test_quantised_tensors_are_dequantised(smollm2: GGUFCheckpoint):
+def test_quantised_tensors_are_dequantised(smollm2: StoredCheckpoint):
     """The first Q4_1 block of a matrix, by the format's definition: d q + m over two nibbles a byte."""
-    stored = smollm2._file.tensors["blk.0.ffn_up.weight"]
-    block = smollm2._file._file.bytes[stored.offset : stored.offset + stored.row_bytes][:20]
+    path = packaged_gguf("smollm2-135m")
+    start = GGUFFile(path).tensors["blk.0.ffn_up.weight"].start
+    block = np.frombuffer(path.read_bytes(), np.uint8)[start : start + 20]
     scale, least = block[:4].view(np.float16).astype(np.float32)
     nibbles = np.concatenate([block[4:] & 15, block[4:] >> 4]).astype(np.float32)
-    np.testing.assert_array_equal(smollm2.tensor("layers.0.ffn_in")[:32, 1, 0], scale * nibbles + least)
+    np.testing.assert_array_equal(smollm2.read("layers.0.ffn_in")[:32, 1, 0], scale * nibbles + least)
 
 
 def test_absent_keys_take_the_formats_defaults(write_gguf: WriteGGUF):
@@ -54,7 +57,7 @@ def test_absent_keys_take_the_formats_defaults(write_gguf: WriteGGUF):
         update={"kv_heads": 4, "head_dim": 2, "rotary_base": 10_000.0, "max_context": None}
     )
     tensors = stored_tensors(model, random_parameters(model, seed=0))
-    assert model_from_gguf(write_gguf(changes, tensors)) == model
+    assert open_gguf(write_gguf(changes, tensors)).model == model
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_absent_keys_take_the_formats_defaults(write_gguf: WriteGGUF):
 def test_what_is_not_run_is_refused_by_name(write_gguf: WriteGGUF, key: str, value: Any):
     path = write_gguf({key: value})
     with pytest.raises(InputError) as caught:
-        _ = GGUFCheckpoint(path).tokenizer
+        _ = open_gguf(path).tokenizer
     assert caught.value.field == key
     assert "\n" not in str(caught.value)
 
@@ -100,12 +103,12 @@ def test_what_is_not_run_is_refused_by_name(write_gguf: WriteGGUF, key: str, val
     [("llama.rope.scaling.type", "none"), ("llama.expert_count", 0), ("llama.rope.scale_linear", 1.0)],
 )
 def test_keys_without_effect_are_accepted(write_gguf: WriteGGUF, key: str, value: Any):
-    assert model_from_gguf(write_gguf({key: value})) == TINY
+    assert open_gguf(write_gguf({key: value})).model == TINY
 
 
 def test_other_architectures_are_refused_with_those_supported(write_gguf: WriteGGUF):
     with pytest.raises(InputError, match=r"general\.architecture: 'mamba': .*supported are: llama"):
-        model_from_gguf(write_gguf(architecture="mamba"))
+        open_gguf(write_gguf(architecture="mamba"))
 
 
 def test_all_wrong_tensors_are_named_in_one_error(write_gguf: WriteGGUF):
@@ -118,7 +121,7 @@ def test_all_wrong_tensors_are_named_in_one_error(write_gguf: WriteGGUF):
         }
     )
     with pytest.raises(InputError) as caught:
-        model_from_gguf(path)
+        open_gguf(path)
     message = str(caught.value)
     for part in (
         "lacks blk.0.attn_q.weight",
@@ -133,4 +136,4 @@ def test_all_wrong_tensors_are_named_in_one_error(write_gguf: WriteGGUF):
 def test_sizes_that_do_not_fit_together_are_refused(write_gguf: WriteGGUF):
     path = write_gguf({"llama.attention.head_count_kv": 3})
     with pytest.raises(InputError, match="must be a multiple of kv_heads"):
-        model_from_gguf(path)
+        open_gguf(path)

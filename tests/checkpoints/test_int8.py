@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.checkpoints import stored_forms as forms
+from tests.checkpoints.in_memory import in_int8
 
 from partita.checkpoints.int8 import channel_index, dequantise, quantise
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.errors import InputError
 from partita.program.parameters import CHANNELS, all_parameter_shapes
 
@@ -93,18 +93,18 @@ def test_the_scales_of_a_slice_are_those_of_its_channels():
 def test_a_checkpoint_in_memory_in_int8():
     checkpoint = MemoryCheckpoint(MODEL, random_parameters(MODEL, seed=1))
     assert checkpoint.quantised == frozenset()
-    held = checkpoint.in_int8()
+    held = in_int8(checkpoint)
     assert held.quantised == {
         name for name in all_parameter_shapes(MODEL) if name.rpartition(".")[2] in CHANNELS
     }
     for name in all_parameter_shapes(MODEL):
-        exact = checkpoint.tensor(name)
+        exact = checkpoint.read(name)
         if name in held.quantised:
             whole, scale = held.read_int8(name, ()), held.read_scale(name, ())
-            np.testing.assert_array_equal(held.tensor(name), dequantise(name, whole, scale))
-            assert np.linalg.norm(held.tensor(name) - exact) < 0.01 * np.linalg.norm(exact)
+            np.testing.assert_array_equal(held.read(name), dequantise(name, whole, scale))
+            assert np.linalg.norm(held.read(name) - exact) < 0.01 * np.linalg.norm(exact)
         else:
-            np.testing.assert_array_equal(held.tensor(name), exact)
+            np.testing.assert_array_equal(held.read(name), exact)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from partita.checkpoints.packaged import packaged_gguf
+from partita.checkpoints.open import packaged_gguf
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "make_oracle_fixture.py"
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tests import reference
 
-from partita.checkpoints.gguf import GGUFCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import StoredCheckpoint, random_parameters
 from partita.program.parameters import all_parameter_shapes
 from partita.specs.model import Model
 
@@ -40,8 +39,10 @@ FORMS = [
 ]
 
 
-def test_smollm2_gives_the_logits_and_tokens_of_transformers(smollm2: GGUFCheckpoint, oracle: dict[str, Any]):
-    parameters = {name: smollm2.tensor(name) for name in all_parameter_shapes(smollm2.model)}
+def test_smollm2_gives_the_logits_and_tokens_of_transformers(
+    smollm2: StoredCheckpoint, oracle: dict[str, Any]
+):
+    parameters = {name: smollm2.read(name) for name in all_parameter_shapes(smollm2.model)}
     for entry in oracle["prompts"]:
         prompt, generated = entry["prompt_ids"], entry["generated_ids"]
         logits = reference.logits(smollm2.model, parameters, prompt + generated[:-1])[len(prompt) - 1 :]

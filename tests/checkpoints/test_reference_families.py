@@ -26,7 +26,7 @@ def test_the_reference_gives_the_logits_and_tokens_of_transformers(family: str, 
     )
     checkpoint = open_folder(folder)
     model = checkpoint.model
-    parameters = {name: checkpoint.tensor(name) for name in all_parameter_shapes(model)}
+    parameters = {name: checkpoint.read(name) for name in all_parameter_shapes(model)}
     for length in PROMPTS:
         prompt = np.random.default_rng(length).integers(0, VOCABULARY, length).tolist()
         with torch.no_grad():

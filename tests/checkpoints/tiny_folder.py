@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tests.checkpoints import stored_forms as forms
 
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import random_parameters
 from partita.specs.model import Model
 
 _FORMATS = {

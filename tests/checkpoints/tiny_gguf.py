@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gguf import GGUFValueType, GGUFWriter
 
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import random_parameters
 from partita.specs.model import Model
 
 WriteGGUF = Callable[..., Path]

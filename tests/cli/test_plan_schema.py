@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Partita
-from tests.report.test_schemas import undocumented, validator
-from tests.schemas import json_schema
+from tests.schemas import json_schema, undocumented, validator
 
 from partita.planner.saved import load_plan
 

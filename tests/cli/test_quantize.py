@@ -27,7 +27,7 @@ def test_its_json(partita: Partita, tiny: Path, tmp_path: Path):
     assert (found["out"], found["parameters"]) == (str(tmp_path / "out"), checkpoint.model.parameters)
     expected = 0
     for name in all_parameter_shapes(checkpoint.model):
-        values = checkpoint.tensor(name)
+        values = checkpoint.read(name)
         quantised = name in checkpoint.quantised
         expected += values.size + 4 * checkpoint.read_scale(name, ()).size if quantised else 4 * values.size
     assert found["bytes"] == expected

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Partita
 from tests.cli.test_bad_input import refused
-from tests.report.test_schemas import undocumented, validator
-from tests.schemas import json_schema
+from tests.schemas import json_schema, undocumented, validator
 
 from partita.planner.saved import load_plan
 

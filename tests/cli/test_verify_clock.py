@@ -8,8 +8,7 @@ import pytest
 from tests.cli.conftest import Partita
 from tests.cli.test_bad_input import refused
 from tests.measure.test_clock import CLUSTER
-from tests.report.test_schemas import undocumented, validator
-from tests.schemas import json_schema
+from tests.schemas import json_schema, undocumented, validator
 
 import partita.measure.clock
 from partita.specs.cluster_text import cluster_toml

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita.cost.bound import Peaks, bound
 from partita.cost.collective_matmul import hidden_seconds, messages, steps
 from partita.cost.estimate import estimate, message_seconds, transfer_seconds
 from partita.cost.ledger import Entry, Ledger, Loop
 from partita.cost.links import Level, Links
+from partita.cost.roofline import Peaks, bound
 from partita.sharding.spec import parse
 from partita.specs import Constant, Profile
 

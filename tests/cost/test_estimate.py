@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from partita.cost.bound import Peaks, bound
 from partita.cost.estimate import estimate, message_seconds, operation_seconds, transfer_seconds
 from partita.cost.ledger import Entry, Ledger
 from partita.cost.links import Level, Links
 from partita.cost.prediction import Prediction, Setting, predict
+from partita.cost.roofline import Peaks, bound
 from partita.cost.step import price_step
 from partita.sharding.layout import plan_storage, resolve
 from partita.sharding.mesh import Mesh, parse_mesh
@@ -255,7 +255,7 @@ def test_a_runtime_that_does_not_pad_runs_an_odd_batch_whole():
 def test_a_hop_between_stages_has_the_share_of_its_network():
     slow = profile({"network/share": 0.02, "network/message_seconds": 1e-3})
     found, plain = (predicted("decode", "ws1d/heads", p, stages=2, batch=1) for p in (slow, profile()))
-    least = found.work.hop_bytes(found.work.longest) / found.setting.hop_bandwidth
+    least = found.run.hop_bytes(found.run.longest) / found.setting.hop_bandwidth
     assert step_of(found) - step_of(plain) == pytest.approx(1e-3 + least * (1 / 0.02 - 1))
 
 

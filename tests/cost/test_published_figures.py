@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from partita.cost.metrics import chip_seconds_per_token, context_for_kv_share, mfu
+from partita.cost.roofline import chip_seconds_per_token, context_for_kv_share, mfu
 from partita.cost.step import Step, price_step
 from partita.sharding import Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Model, catalogue_chip, catalogue_model

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from partita.cost.parts import Part, split_layers
 from partita.cost.prediction import Phase, Prediction, Setting, predict, reshard_seconds
+from partita.cost.schedule import StageLayers, split_layers
 from partita.cost.setting import stage_of
 from partita.errors import InputError
 from partita.sharding import Mesh, parse_layout
@@ -117,7 +117,7 @@ def test_even_stages_have_the_closed_form():
     """Six layers over three nodes: the middle stage is a third of the layers and nothing else."""
     for batch, count in ((6, 3), (1, 1), (2, 2)):
         decode = staged(3, "decode", batch=batch)
-        work, turn = decode.work, decode.work.longest
+        work, turn = decode.run, decode.run.longest
         first, middle, last = (float(t) for t in work.stage_seconds(turn))
         assert work.microbatches == (count, batch // count)
         assert middle < first < last  # embedding sums over chips, unembedding reads its table too
@@ -126,8 +126,8 @@ def test_even_stages_have_the_closed_form():
         passing = first + middle + last + 2 * hop
         assert decode.step_seconds == pytest.approx(max(count * last, passing))
         prefill = staged(3, "prefill", batch=batch)
-        times = [float(t) for t in prefill.work.stage_seconds(prefill.work.longest)]
-        hop = prefill.work.hop_bytes(prefill.work.longest) / 1e8
+        times = [float(t) for t in prefill.run.stage_seconds(prefill.run.longest)]
+        hop = prefill.run.hop_bytes(prefill.run.longest) / 1e8
         assert prefill.total_seconds == prefill.step_seconds
         assert prefill.total_seconds == pytest.approx(sum(times) + 2 * hop + (count - 1) * max(*times, hop))
 
@@ -135,7 +135,7 @@ def test_even_stages_have_the_closed_form():
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_the_stages_of_one_sequence_add_up_to_the_model(phase: Phase):
     """What each of three nodes takes for its part is what one takes for everything, part by part."""
-    parts = staged(3, phase, batch=1).work
+    parts = staged(3, phase, batch=1).run
     bounds = [parts._bound(parts.longest, part) for part in parts.setting.parts]
     alone = staged(1, phase, cluster=nodes(1), batch=1).bound
     for column in ("compute_seconds", "weight_seconds", "kv_seconds", "communication_seconds"):
@@ -201,11 +201,14 @@ def test_a_chip_holds_its_stage_and_the_cache_of_all_sequences():
 def test_the_stage_that_holds_most_decides_what_fits():
     """Of 17 layers every sixth is global: the two middle stages have one each, and so the larger caches."""
     found = staged(4, "decode", HYBRID, batch=8, context=200)
-    ends, middle = (Part(0, 5, unembeds=False), Part(0, 4, embeds=False)), Part(1, 3, False, False)
+    ends, middle = (
+        (StageLayers(0, 5, unembeds=False), StageLayers(0, 4, embeds=False)),
+        StageLayers(1, 3, False, False),
+    )
     assert found.setting.parts == (ends[0], middle, middle, ends[1])
     positions = 200 + 3 * 10  # of one layer all, of three their window
     assert found.memory_bytes["kv"] == 8 * positions * (2 * 2 * 8) * 2 // 2
-    seconds = [float(t) for t in found.work.stage_seconds(found.work.longest)]
+    seconds = [float(t) for t in found.run.stage_seconds(found.run.longest)]
     assert max(seconds) == seconds[0]  # five layers and the embedding take longest, and hold less
 
 

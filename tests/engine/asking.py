@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.checkpoints.tokenizer import Tokenizer
 from partita.engine.engine import Engine
 from partita.sharding import Mesh, parse_layout

@@ -17,8 +17,7 @@ import numpy as np
 from tests import reference
 from tests.combinations import Case
 
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.ledger import Ledger
 from partita.cost.step import price_cache_reshard, price_first_draw, price_step
 from partita.engine.cache import Cache

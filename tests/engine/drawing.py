@@ -10,10 +10,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from partita.cost.ledger import Ledger
+from partita.cost.ledger import Ledger, Sized
 from partita.cost.ops import CostOps
 from partita.cost.sampling import price_draw
-from partita.cost.sized import Sized
 from partita.engine.local import Local
 from partita.engine.ops import JaxOps
 from partita.engine.requests import Sample, arrays, biases, written

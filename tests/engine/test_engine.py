@@ -11,8 +11,7 @@ from tests import reference
 from tests.combinations import tiny_model
 from tests.engine.bench import BF16, BF16_SUMS, TOLERANCE
 
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.step import price_step
 from partita.engine.devices import devices_for
 from partita.engine.engine import Engine

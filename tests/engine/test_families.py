@@ -14,8 +14,7 @@ import pytest
 from tests import reference
 from tests.engine.bench import TOLERANCE
 
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.engine.engine import Engine
 from partita.sharding import Mesh, parse_layout
 from partita.specs.model import Model

@@ -11,11 +11,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from tests import reference
+from tests.checkpoints.in_memory import in_int8
 from tests.combinations import tiny_model
 from tests.engine.bench import QUICK, TOLERANCE, replicas_agree
 
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.engine.cache import Part
 from partita.engine.engine import Engine
 from partita.engine.requests import IDLE, arrays
@@ -66,8 +66,8 @@ def floats(model: Model) -> MemoryCheckpoint:
 
 def stood_for(model: Model) -> dict[str, np.ndarray]:
     """The floats that a model's int8 parameters stand for."""
-    held = floats(model).in_int8()
-    return {name: held.tensor(name) for name in all_parameter_shapes(model)}
+    held = in_int8(floats(model))
+    return {name: held.read(name) for name in all_parameter_shapes(model)}
 
 
 def run(on: Engine) -> tuple[np.ndarray, np.ndarray, Any, Layout]:

@@ -10,17 +10,16 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from tests.checkpoints.in_memory import in_int8
 from tests.combinations import tiny_model
 from tests.engine.bench import replicas_agree
 
 import partita
-from partita.checkpoints.folder import open_folder
+from partita.checkpoints.folder import open_folder, write_partita_json
 from partita.checkpoints.int8 import dequantise
-from partita.checkpoints.own_names import write_model
-from partita.checkpoints.protocol import Checkpoint, MemoryCheckpoint
-from partita.checkpoints.quantise import write_int8
-from partita.checkpoints.random import random_parameters
-from partita.checkpoints.safetensors_write import Planned, write_tensors
+from partita.checkpoints.int8_folder import write_int8
+from partita.checkpoints.protocol import Checkpoint, MemoryCheckpoint, random_parameters
+from partita.checkpoints.safetensors import TensorToWrite, write_tensors
 from partita.engine.engine import Engine
 from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
@@ -47,7 +46,7 @@ def test_wherever_weights_are_quantised_they_are_the_same(tmp_path: Path, decode
     write_int8(floats(MODEL), tmp_path / "int8", "f32")
     found = [
         placed(checkpoint, decode)
-        for checkpoint in (floats(MODEL), floats(MODEL).in_int8(), open_folder(tmp_path / "int8"))
+        for checkpoint in (floats(MODEL), in_int8(floats(MODEL)), open_folder(tmp_path / "int8"))
     ]
     assert sum(array.dtype == np.int8 for array in found[0].values()) == 2 + 5 * MODEL.layers
     for name, array in found[0].items():
@@ -70,7 +69,7 @@ def test_a_process_that_holds_a_part_quantises_it_as_whoever_holds_all(
         "partita.engine.parameters._held",
         lambda target: [target.sharding.devices_indices_map(target.shape)[device]],
     )
-    for checkpoint in (floats(MODEL), floats(MODEL).in_int8()):
+    for checkpoint in (floats(MODEL), in_int8(floats(MODEL))):
         for name, array in placed(checkpoint, decode).items():
             mine, right = (
                 next(np.asarray(s.data) for s in each.addressable_shards if s.device == device)
@@ -136,8 +135,10 @@ def save(folder: Path, **sizes: int) -> dict[str, np.ndarray]:
     model = Model.model_validate({"name": "synthetic", **shape, **sizes})
     parameters = random_parameters(model, seed=1)
     folder.mkdir()
-    write_model(folder, model)
-    write_tensors(folder, [Planned(name, v.shape, "f32", lambda v=v: [v]) for name, v in parameters.items()])
+    write_partita_json(folder, model)
+    write_tensors(
+        folder, [TensorToWrite(name, v.shape, "f32", lambda v=v: [v]) for name, v in parameters.items()]
+    )
     return parameters
 
 

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from tests.engine.bench import F32
 
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.step import price_step
 from partita.engine.cache import Part
 from partita.engine.parameters import place

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tests.checkpoints import tiny_folder
 
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.prediction import Setting
 from partita.engine.engine import Engine
 from partita.engine.load import load

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from partita.checkpoints.gguf import GGUFCheckpoint
-from partita.checkpoints.packaged import packaged_gguf
+from partita.checkpoints.gguf import open_gguf
+from partita.checkpoints.open import packaged_gguf
+from partita.checkpoints.protocol import StoredCheckpoint
 from partita.engine.engine import Engine
 from partita.sharding import ATTENTION_NAMES, FFN_NAMES, Mesh, parse_layout
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> GGUFCheckpoint:
-    return GGUFCheckpoint(packaged_gguf("smollm2-135m"))
+def checkpoint() -> StoredCheckpoint:
+    return open_gguf(packaged_gguf("smollm2-135m"))
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +29,14 @@ def oracle() -> list[dict[str, Any]]:
 
 
 def generate(
-    checkpoint: GGUFCheckpoint, shape: tuple[int, ...], prefill: str, decode: str, prompts: list, count: int
+    checkpoint: StoredCheckpoint, shape: tuple[int, ...], prefill: str, decode: str, prompts: list, count: int
 ) -> list[list[int]]:
     mesh = Mesh.of(shape)
     roles = [parse_layout(layout, mesh.axes) for layout in (prefill, decode)]
     return Engine(checkpoint, mesh, roles[0], roles[1]).generate(prompts, count)
 
 
-def test_gathered_prefill_then_stationary_decode_on_eight(checkpoint: GGUFCheckpoint, oracle: list[dict]):
+def test_gathered_prefill_then_stationary_decode_on_eight(checkpoint: StoredCheckpoint, oracle: list[dict]):
     prompts = [entry["prompt_ids"] for entry in oracle]
     found = generate(checkpoint, (2, 2, 2), "wg-xyz/heads", "ws2d/batch", prompts, 64)
     for entry, tokens in zip(oracle, found, strict=True):
@@ -51,7 +52,7 @@ def test_gathered_prefill_then_stationary_decode_on_eight(checkpoint: GGUFCheckp
     ids=str,
 )
 def test_one_device_and_another_layout(
-    checkpoint: GGUFCheckpoint, oracle: list[dict], shape: tuple[int, ...], prefill: str, decode: str
+    checkpoint: StoredCheckpoint, oracle: list[dict], shape: tuple[int, ...], prefill: str, decode: str
 ):
     (found,) = generate(checkpoint, shape, prefill, decode, [oracle[0]["prompt_ids"]], 16)
     assert found == oracle[0]["generated_ids"][:16]
@@ -59,7 +60,7 @@ def test_one_device_and_another_layout(
 
 @pytest.mark.full
 @pytest.mark.parametrize("layout", [f"{f}/{a}" for f, a in itertools.product(FFN_NAMES, ATTENTION_NAMES)])
-def test_every_named_layout(checkpoint: GGUFCheckpoint, oracle: list[dict], layout: str):
+def test_every_named_layout(checkpoint: StoredCheckpoint, oracle: list[dict], layout: str):
     prompts = [entry["prompt_ids"] for entry in oracle]
     found = generate(checkpoint, (2, 2, 2), layout, layout, prompts, 64)
     for entry, tokens in zip(oracle, found, strict=True):

@@ -14,8 +14,7 @@ from tests.combinations import common_storage, tiny_model
 from tests.engine.bench import BF16, BF16_SUMS, F32
 from tests.reference import logits as reference_logits
 
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.engine.engine import Engine
 from partita.engine.steps import Programs
 from partita.measure.verify import check_decode, check_prefill

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from partita.cost.clock import EstimateClock
+from partita.cost.phase_estimate import EstimateClock
 from partita.measure.fit import Point, fit
 from partita.measure.refit import measured_runs
 from partita.specs import Constant, Profile
@@ -76,4 +76,4 @@ def test_an_estimate_is_what_the_clock_says():
     for run in measured_runs("tpu-v4")[:6]:
         (prediction,) = run.predictions
         clock = EstimateClock(prediction.setting, profile)
-        assert run.estimated_seconds(profile) == prediction.work.total_seconds(clock)
+        assert run.estimated_seconds(profile) == prediction.run.total_seconds(clock)

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 from tests import reference
+from tests.checkpoints.in_memory import in_int8
 from tests.checkpoints.tiny_gguf import TINY
 
 from partita.checkpoints.open import open_checkpoint
-from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.checkpoints.random import random_parameters
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.errors import InputError
 from partita.measure.quality import compare, formats_named, measure, shipped_text, windows, windows_of
 from partita.program.parameters import all_parameter_shapes
@@ -82,8 +82,8 @@ def test_what_a_name_stands_for():
 def test_perplexity_is_what_the_reference_predicts():
     """In float32, and in int8 of what the numbers stand for; a cache in int8 costs something of its own."""
     checkpoint = MemoryCheckpoint(TINY, random_parameters(TINY, seed=2))
-    held = checkpoint.in_int8()
-    stood_for = {name: held.tensor(name) for name in all_parameter_shapes(TINY)}
+    held = in_int8(checkpoint)
+    stood_for = {name: held.read(name) for name in all_parameter_shapes(TINY)}
     parts = [[1, 5, 3, 3, 8, 2, 0], [9, 4, 4, 7, 6, 1, 11]]
     kinds = [formats_named("int8"), formats_named("int8+kv")]
     told: list[tuple[str, int, int]] = []

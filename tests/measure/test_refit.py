@@ -73,7 +73,7 @@ def test_without_it_partial_sums_travel_as_asked(name: str, runs: tuple[Measured
     (fitted, *_) = runs[-1].predictions
     wide = fitted.setting.formats.model_copy(update={"reduce": "f32"})
     other = fitted.priced_in(replace(fitted.setting, formats=wide))
-    assert estimated_seconds(other.work, unsaid) > 1.02 * estimated_seconds(fitted.work, unsaid)
+    assert estimated_seconds(other.run, unsaid) > 1.02 * estimated_seconds(fitted.run, unsaid)
 
 
 def test_few_constants_are_fitted_to_many_times(name: str, runs: tuple[MeasuredRun, ...]):

@@ -18,9 +18,7 @@ def off(run):
     return run.estimated_seconds(profile(NAME)) / run.seconds - 1
 
 
-@pytest.mark.parametrize(
-    "run", SEEN + UNSEEN, ids=lambda run: f"{run.name}, {run.predictions[0].work.tokens}"
-)
+@pytest.mark.parametrize("run", SEEN + UNSEEN, ids=lambda run: f"{run.name}, {run.predictions[0].run.tokens}")
 def test_no_step_is_faster_than_its_bound(run):
     assert run.bound_seconds < run.seconds
 
@@ -36,7 +34,7 @@ def test_the_interval_comes_from_them():
     shipped = profile(NAME)
     logs = [  # twice the context that was fitted to is half as wide again
         math.log(run.seconds / run.estimated_seconds(shipped))
-        / {2048: 1, 4096: 1.5}[run.predictions[0].work.tokens]
+        / {2048: 1, 4096: 1.5}[run.predictions[0].run.tokens]
         for run in UNSEEN
     ]
     np.testing.assert_allclose(shipped.residuals, logs, atol=2e-3)
@@ -58,7 +56,7 @@ def test_the_better_layout_flips_between_64_and_128_sequences():
     seconds = {
         (run.group, run.batch): run.estimated_seconds(profile(NAME))
         for run in SEEN + UNSEEN
-        if run.predictions[0].work.tokens == 2048
+        if run.predictions[0].run.tokens == 2048
     }
     assert seconds["TP16", 64] < seconds["DP2 x TP8", 64]
     assert seconds["TP16", 128] > seconds["DP2 x TP8", 128]

@@ -97,7 +97,7 @@ SETTINGS = {
 # -- against brute force --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by", BASES)
+@pytest.mark.parametrize("basis", BASES)
 @pytest.mark.parametrize(
     ("name", "objective"),
     [

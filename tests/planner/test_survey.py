@@ -64,7 +64,7 @@ def every(seed: int, phase) -> tuple[Prediction, ...]:
     )
 
 
-@pytest.mark.parametrize("by", BASES)
+@pytest.mark.parametrize("basis", BASES)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_first_is_the_best_of_all(seed: int, phase, basis: Basis):
@@ -73,7 +73,7 @@ def test_the_first_is_the_best_of_all(seed: int, phase, basis: Basis):
     assert best * (1 - 1e-9) <= step_seconds(found[0], basis) <= best * 1.001
 
 
-@pytest.mark.parametrize("by", BASES)
+@pytest.mark.parametrize("basis", BASES)
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_they_ascend_from_the_best_to_bad_ones_and_differ(seed: int, phase, basis: Basis):

@@ -36,7 +36,7 @@ def test_a_profile_that_does_not_compare_is_the_reason_and_said_once():
     assert broken(plan) == broken(several) == []
 
 
-@pytest.mark.parametrize("by", ["bound", "estimate"])
+@pytest.mark.parametrize("basis", ["bound", "estimate"])
 def test_it_is_not_said_where_the_time_was_asked_for(basis: Basis):
     assert why(make_plan(GIVEN, basis=basis)) == []
 
@@ -55,7 +55,7 @@ def test_a_context_has_no_time():
     assert why(make_plan(GIVEN, "context")) == []
 
 
-@pytest.mark.parametrize("by", [None, "bound"])
+@pytest.mark.parametrize("basis", [None, "bound"])
 def test_limits_that_the_bound_keeps_and_the_estimate_breaks(basis: Basis | None):
     free = make_plan(GIVEN)
     limits: dict[str, float] = {

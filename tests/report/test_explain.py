@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from partita.cost.prediction import Phase, Prediction, Setting, predict
-from partita.report.expected import NO_PROFILE, step_text
-from partita.report.explain import explanation
-from partita.report.operations import operations
+from partita.report.explain import explanation, operations
+from partita.report.predictions import NO_PROFILE, step_text
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
 from partita.sharding.spec import parse

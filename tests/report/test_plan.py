@@ -14,8 +14,8 @@ from partita.planner.ask import Ask
 from partita.planner.basis import Basis
 from partita.planner.chips import parse_clusters
 from partita.planner.disaggregation import plan_disaggregated
-from partita.report.expected import NO_PROFILE, phase_text, step_text
 from partita.report.plan import plan as shown
+from partita.report.predictions import NO_PROFILE, phase_text, step_text
 from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds
 from partita.specs.requests import Traffic
 
@@ -65,7 +65,7 @@ def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "by"), [("tpu-v5p:2x2x2", None), ("tpu-v4:2x2x2", None), ("tpu-v4:2x2x2", "bound")]
+    ("cluster", "basis"), [("tpu-v5p:2x2x2", None), ("tpu-v4:2x2x2", None), ("tpu-v4:2x2x2", "bound")]
 )
 def test_what_is_ranked_by_the_bound_says_so(cluster: str, basis: Basis | None):
     plan = make_plan(setting("palm-8b", cluster, prompt=512, output=16, batch=32), basis=basis, top=2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from partita.errors import InputError
-from partita.report.plots import Panel, Rule, Series, check_path, draw, save
+from partita.report.plots import Panel, ReferenceLine, Series, check_path, draw, save
 from partita.report.point_labels import Box, Label, along, place
 
 PANEL = Panel(
@@ -21,7 +21,7 @@ PANEL = Panel(
         Series("small", (1, 2, 4), (10, 8, 6), labels=("a", "", "c"), hollow=(False, False, True)),
         Series("small", (2,), (12,), "published", colour=0),
     ),
-    rules=(Rule("x", 3, "limit"),),
+    lines=(ReferenceLine("x", 3, "limit"),),
     x_scale="log2",
     x_ticks=(1, 2, 4),
 )

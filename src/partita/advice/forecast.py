@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from partita.cost.bound import bound
 from partita.cost.estimate import estimate
 from partita.cost.prediction import Prediction
+from partita.cost.roofline import bound
 from partita.planner.basis import Basis
 
 Numbers = np.ndarray

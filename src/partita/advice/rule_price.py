@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from partita.cost.bound import bound
 from partita.cost.estimate import estimate
 from partita.cost.ledger import Entry
 from partita.cost.prediction import Prediction
+from partita.cost.roofline import bound
 from partita.planner.basis import Basis, expected, step_seconds
 
 Saved = dict[str, float]

@@ -1,1 +1,1 @@
-"""Checkpoints: named tensors with their model and tokenizer. Knows nothing about meshes, layouts or JAX."""
+"""Checkpoints: a model's parameters by name, read slice by slice from files or memory, and its tokenizer."""

@@ -1,77 +1,127 @@
-"""Folders as checkpoints: in Hugging Face form, or as `partita quantize` writes them.
+"""Folders as checkpoints: in Hugging Face form, or in the form that `partita quantize` writes.
 
-Knows which file says what; formats, families and tokenizers have files of their own.
+The second has a `partita.json` that holds the model, and tensors with the names and shapes of
+`partita.program.parameters`; beside a matrix in int8 lie its scales as `{name}_scale`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+import json
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import ValidationError
 
-from partita.checkpoints import hf_names, own_names
-from partita.checkpoints.checking import check_tensors
-from partita.checkpoints.dims import is_quantisable
-from partita.checkpoints.safetensors_folder import SafetensorsFolder
-from partita.checkpoints.sources import Source
-from partita.checkpoints.stored import StoredCheckpoint
+from partita.checkpoints.dims import DIMS, is_quantisable, kind
+from partita.checkpoints.names import HUGGING_FACE
+from partita.checkpoints.protocol import StoredCheckpoint
+from partita.checkpoints.safetensors import SafetensorsFolder
+from partita.checkpoints.sources import Names, Source, check_tensors, source_of
 from partita.errors import InputError
-from partita.program.parameters import scale_name
+from partita.program.parameters import CHANNELS, all_parameter_shapes, scale_name
 from partita.specs.hugging_face import model_from_config
 from partita.specs.hugging_face.file import load
 from partita.specs.model import Model
+from partita.specs.wording import describe
 
 if TYPE_CHECKING:
     from partita.checkpoints.tokenizer import Tokenizer
 
-CONFIG = "config.json"
+CONFIG, PARTITA_JSON = "config.json", "partita.json"
+_FORMAT = "partita-checkpoint-1"
+_LINES = {name: [f"{name} {' '.join(dims)}"] for name, dims in DIMS.items()}
+_PARTITA_NAMES = Names(outside=_LINES, layer="layers.{i}.", block=_LINES, bare=())
 _ROWS = 4096  # of an embedding compared at a time
 
 
 def open_folder(folder: Path, name: str | None = None) -> StoredCheckpoint:
-    """Opens a folder without reading its weights yet. name: of the model, the folder's where there is none.
+    """Opens a folder without reading its weights yet. name: the model's, where it is not the folder's.
 
     Raises InputError, before anything is read into memory, for files that are missing, damaged or do not fit
     together, for what the model's family has that is not run here, and, once for all of them, for tensors
     that are missing, extra, of another shape or in an unknown number format.
     """
-    if (folder / own_names.CONFIG).is_file():
-        return _open_own(folder, name)
+    if (folder / PARTITA_JSON).is_file():
+        return _open_partita(folder, name)
     if not (folder / CONFIG).is_file():
         message = f"has no {CONFIG}; give a folder with {CONFIG}, tokenizer.json and *.safetensors"
         raise InputError("model", str(folder), message)
+    return _open_hugging_face(folder, name)
+
+
+def model_from_partita_json(path: Path) -> Model:
+    """The model of a `partita.json`; InputError where it is not what `write_partita_json` writes."""
+    config = load(path)
+    if config.get("format") != _FORMAT:
+        found = config.get("format")
+        raise InputError("model", str(path), f"has format {found!r:.40}; accepted is {_FORMAT}")
+    try:
+        return Model.model_validate(config.get("model"))
+    except ValidationError as error:
+        raise InputError("model", str(path), f"its model does not fit together: {describe(error)}") from None
+
+
+def write_partita_json(folder: Path, model: Model) -> None:
+    content = {"format": _FORMAT, "model": model.model_dump(mode="json", exclude_none=True)}
+    (folder / PARTITA_JSON).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _open_partita(folder: Path, name: str | None) -> StoredCheckpoint:
+    model = model_from_partita_json(folder / PARTITA_JSON)
+    model = model if name is None else model.model_copy(update={"name": name})
+    tensors = SafetensorsFolder(folder)
+    sources = _PARTITA_NAMES.sources(model, tensors.shapes)
+    in_int8 = {name for name, form in tensors.formats.items() if form == "I8" and is_quantisable(name)}
+    scales = _scale_sources(model, in_int8 & sources.keys())
+    stored_scales = {scale_name(name): source for name, source in scales.items()}
+    check_tensors(folder, {**sources, **stored_scales}, tensors.shapes)
+    tensors.check_formats(sources.keys() - in_int8)
+    tensors.check_formats(stored_scales.keys(), ("F32",))
+    return _checkpoint(folder, model, sources, tensors, scales)
+
+
+def _scale_sources(model: Model, names: Iterable[str]) -> dict[str, Source]:
+    """The place of the scales of each of these parameters, by the parameter's name."""
+    shapes = all_parameter_shapes(model)
+    sources = {}
+    for name in names:
+        channels, sizes = CHANNELS[kind(name)], dict(zip(DIMS[kind(name)], shapes[name], strict=True))
+        sources[name] = source_of([f"{scale_name(name)} {' '.join(channels)}"], channels, sizes)
+    return sources
+
+
+def _open_hugging_face(folder: Path, name: str | None) -> StoredCheckpoint:
     model = model_from_config(folder / CONFIG, name)
     family = load(folder / CONFIG)["model_type"]
-    if family not in hf_names.FAMILIES:
-        known = ", ".join(hf_names.FAMILIES)
+    if family not in HUGGING_FACE:
+        known = ", ".join(HUGGING_FACE)
         message = f"can be planned, but its weights are not read here; those of these are: {known}"
         raise InputError("model_type", family, message)
-    names = hf_names.FAMILIES[family](model)
+    names = HUGGING_FACE[family]
     tensors = SafetensorsFolder(folder)
     sources = names.sources(model, tensors.shapes)
     spare = [names.outside["unembed"][0].split()[0]] if model.tied_embedding else []
     check_tensors(folder, sources, tensors.shapes, (*names.harmless, *spare))
-    tensors.check_formats({piece.stored for source in sources.values() for piece in source.pieces})
-    for stored in spare:
-        _check_equal(tensors, stored, sources["embed"].pieces[0].stored)
+    tensors.check_formats({part.stored for source in sources.values() for part in source.parts})
+    for unembedding in spare:
+        _check_tied(tensors, unembedding, sources["embed"].parts[0].stored)
     return _checkpoint(folder, model, sources, tensors)
 
 
-def _open_own(folder: Path, name: str | None) -> StoredCheckpoint:
-    """Opens a folder that `partita quantize` wrote."""
-    model = own_names.read_model(folder / own_names.CONFIG)
-    model = model if name is None else model.model_copy(update={"name": name})
-    tensors = SafetensorsFolder(folder)
-    sources = own_names.NAMES.sources(model, tensors.shapes)
-    held = {name for name, form in tensors.formats.items() if form == "I8" and is_quantisable(name)}
-    scales = own_names.scale_sources(model, held & sources.keys())
-    stored_scales = {scale_name(name): source for name, source in scales.items()}
-    check_tensors(folder, {**sources, **stored_scales}, tensors.shapes)
-    tensors.check_formats(sources.keys() - held)
-    tensors.check_formats(set(stored_scales), ("F32",))
-    return _checkpoint(folder, model, sources, tensors, scales)
+def _check_tied(tensors: SafetensorsFolder, unembedding: str, embedding: str) -> None:
+    """An unembedding that is stored though the embedding is tied must be the same as the embedding."""
+    if unembedding not in tensors.shapes:
+        return
+    same = tensors.shapes[unembedding] == tensors.shapes[embedding]
+    tensors.check_formats({unembedding})
+    for start in range(0, tensors.shapes[embedding][0], _ROWS):
+        rows = (slice(start, start + _ROWS),)
+        same = same and np.array_equal(tensors.read(unembedding, rows), tensors.read(embedding, rows))
+    if not same:
+        message = f"{unembedding} differs from {embedding}, which its configuration says it is tied to"
+        raise InputError("model", str(tensors.path), message)
 
 
 def _checkpoint(
@@ -81,28 +131,15 @@ def _checkpoint(
     tensors: SafetensorsFolder,
     scales: Mapping[str, Source] | None = None,
 ) -> StoredCheckpoint:
+    # imported where they are called, so that a plan of such a folder imports no tokenizers
     def load_tokenizer() -> Tokenizer | None:
         from partita.checkpoints.tokenizer_files import read_tokenizer
 
         return read_tokenizer(folder, model.vocabulary)
 
-    def ends() -> Set[int]:
+    def load_eos_ids() -> Set[int]:
         from partita.checkpoints.tokenizer_files import end_tokens
 
         return end_tokens(folder)
 
-    return StoredCheckpoint(model, sources, tensors.read, load_tokenizer, scales, ends)
-
-
-def _check_equal(tensors: SafetensorsFolder, spare: str, embedding: str) -> None:
-    """An unembedding that is there though the embedding is tied must be the same, if it is there."""
-    if spare not in tensors.shapes:
-        return
-    same = tensors.shapes[spare] == tensors.shapes[embedding]
-    tensors.check_formats({spare})
-    for start in range(0, tensors.shapes[embedding][0], _ROWS):
-        rows = (slice(start, start + _ROWS),)
-        same = same and np.array_equal(tensors.read(spare, rows), tensors.read(embedding, rows))
-    if not same:
-        message = f"{spare} differs from {embedding}, which its configuration says it is tied to"
-        raise InputError("model", str(tensors.path), message)
+    return StoredCheckpoint(model, sources, tensors.read, load_tokenizer, scales or {}, load_eos_ids)

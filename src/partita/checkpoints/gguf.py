@@ -1,21 +1,15 @@
-"""GGUF files as checkpoints: a model, its parameters by our names, and its tokenizer.
-
-Knows nothing about meshes or what the parameters are used for.
-"""
+"""GGUF files as checkpoints: the model that a file describes, its parameters and its tokenizer."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partita.checkpoints.checking import check_tensors
 from partita.checkpoints.gguf_file import GGUFFile
-from partita.checkpoints.gguf_metadata import Metadata
-from partita.checkpoints.gguf_models import read_model
-from partita.checkpoints.gguf_names import names_of
-from partita.checkpoints.gguf_rotary import with_divisors
-from partita.checkpoints.stored import StoredCheckpoint
-from partita.specs.model import Model
+from partita.checkpoints.gguf_model import read_model, with_rotary_divisors
+from partita.checkpoints.names import GGUF
+from partita.checkpoints.protocol import StoredCheckpoint
+from partita.checkpoints.sources import check_tensors
 
 if TYPE_CHECKING:
     from partita.checkpoints.tokenizer import Tokenizer
@@ -25,33 +19,29 @@ _DIVISORS = "rope_freqs.weight"
 _REASONS = {"rope_": "rotary tables", ".bias": "biases", "_exps": "experts", "_inp": "experts"}
 
 
-def model_from_gguf(path: str | Path) -> Model:
-    """The model of a GGUF file, from its header alone; InputError as `GGUFCheckpoint` raises it."""
-    return GGUFCheckpoint(path).model
+def open_gguf(path: Path, name: str | None = None) -> StoredCheckpoint:
+    """Opens a GGUF file, mapped rather than read: a parameter is dequantised when it is asked for.
 
-
-class GGUFCheckpoint(StoredCheckpoint):
-    """A GGUF file, mapped rather than read: a parameter is dequantised when it is asked for.
+    name: the model's, where it is not the file's.
 
     Raises InputError for a file that is damaged or cut short (field "model", value the path), for an
     architecture or metadata key that is not run here (field the key), and, once for all of them, for
     tensors that are missing, extra or of another shape.
     """
+    file = GGUFFile(path)
+    model = read_model(file.metadata, file.shapes)
+    names = GGUF[file.metadata.text("general.architecture")]
+    sources = names.sources(model, file.shapes)
+    check_tensors(path, sources, file.shapes, names.harmless, _REASONS)
+    if _DIVISORS in file.shapes and model.positions == "rotary":
+        model = with_rotary_divisors(model, file.read(_DIVISORS), str(path))
+    if name is not None:
+        model = model.model_copy(update={"name": name})
 
-    def __init__(self, path: str | Path):
-        self._file = GGUFFile(path)
-        metadata = Metadata(self._file.metadata, self._file.path)
-        shapes = {name: tensor.shape for name, tensor in self._file.tensors.items()}
-        model = read_model(metadata, shapes)
-        names = names_of(metadata.text("general.architecture"), model)
-        sources = names.sources(model, shapes)
-        check_tensors(self._file.path, sources, shapes, names.harmless, _REASONS)
-        if _DIVISORS in shapes and model.positions == "rotary":
-            model = with_divisors(model, self._file.array(_DIVISORS), str(self._file.path))
+    def load_tokenizer() -> Tokenizer | None:
+        # imported here, so that a plan of a .gguf file imports no tokenizers
+        from partita.checkpoints.gguf_tokenizer import read_tokenizer
 
-        def load_tokenizer() -> Tokenizer | None:
-            from partita.checkpoints.gguf_tokenizer import read_tokenizer
+        return read_tokenizer(file.metadata, model.vocabulary)
 
-            return read_tokenizer(metadata, model.vocabulary)
-
-        super().__init__(model, sources, self._file.array, load_tokenizer)
+    return StoredCheckpoint(model, sources, file.read, load_tokenizer)

@@ -1,7 +1,10 @@
-"""The tokenizer that a GGUF file carries, built with the `tokenizers` library.
+"""The tokenizer that a GGUF file carries in its `tokenizer.*` keys, built with the `tokenizers` library.
 
-Knows the `tokenizer.*` keys and the ways of splitting text they name. Kinds not listed here are refused by
-name: splitting text the wrong way gives plausible, wrong ids.
+It is of one of two kinds. A byte-level vocabulary ("gpt2") names its way of splitting text; ways not listed
+here are refused by name, since splitting text the wrong way gives plausible, wrong ids. A SentencePiece
+vocabulary ("llama") has a score for each piece and no merges: SentencePiece joins the two neighbours that
+make the piece of the highest score (Kudo & Richardson 2018, arXiv 1808.06226), so every way to make a piece
+of two others is a merge, in the order of the scores.
 """
 
 from __future__ import annotations
@@ -10,16 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from partita.checkpoints.chat_template import ChatTemplate
-from partita.checkpoints.gguf_metadata import Metadata
-from partita.checkpoints.gguf_sentencepiece import backend as sentencepiece
-from partita.checkpoints.tokenizer import Spelling, Tokenizer
+from partita.checkpoints.gguf_file import Metadata
+from partita.checkpoints.tokenizer import ChatTemplate, Spelling, Tokenizer
 from partita.errors import InputError
 
-_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # values of tokenizer.ggml.token_type
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # values of tokenizer.ggml.token_type
 
 _PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -70,32 +72,31 @@ _KINDS = {
 
 
 def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
-    """The tokenizer of a GGUF file for a model of so many tokens; None where the file has none.
+    """The tokenizer of a GGUF file for a model with this size of vocabulary; None where the file has none.
 
     Raises InputError (field the key) for a kind that is not read, and for lists that do not fit together.
     """
-    if "tokenizer.ggml.model" not in metadata:
+    keys = metadata.under("tokenizer.ggml.")
+    if "model" not in keys:
         return None
-    model = metadata.text("tokenizer.ggml.model")
+    model = keys.text("model")
     if model not in ("gpt2", "llama"):
-        message = "not read; gpt2 (byte-level BPE) and llama (SentencePiece) are"
-        raise metadata.wrong("tokenizer.ggml.model", message)
-    kind = None if model == "llama" else _KINDS.get(metadata.text("tokenizer.ggml.pre"))
+        raise keys.wrong("model", "not read; gpt2 (byte-level BPE) and llama (SentencePiece) are")
+    kind = None if model == "llama" else _KINDS.get(keys.text("pre"))
     if kind is None and model != "llama":
-        raise metadata.wrong("tokenizer.ggml.pre", f"not read; these are: {', '.join(_KINDS)}")
+        raise keys.wrong("pre", f"not read; these are: {', '.join(_KINDS)}")
 
-    tokens = metadata.texts("tokenizer.ggml.tokens")
+    tokens = keys.texts("tokens")
     if len(set(tokens)) < len(tokens) or not 1 <= len(tokens) <= vocabulary:
-        raise metadata.wrong(
-            "tokenizer.ggml.tokens", f"holds {len(tokens)} tokens; must be different and at most {vocabulary}"
-        )
-    types = _token_types(metadata, len(tokens))
+        message = f"holds {len(tokens)} tokens; must be different and at most {vocabulary}"
+        raise keys.wrong("tokens", message)
+    types = _token_types(keys, len(tokens))
     if kind is None:
-        prefix = metadata.flag("tokenizer.ggml.add_space_prefix", True)
-        backend = sentencepiece(metadata, tokens, types, prefix)
+        prefix = keys.flag("add_space_prefix", True)
+        backend = _sentencepiece(keys, tokens, types, prefix)
         spelling = Spelling.PIECES_AFTER_SPACE if prefix else Spelling.PIECES
     else:
-        backend, spelling = _byte_level(metadata, kind, tokens), Spelling.BYTES
+        backend, spelling = _byte_level(keys, kind, tokens), Spelling.BYTES
     backend.add_tokens(
         [
             AddedToken(token, normalized=False, special=type == _CONTROL)
@@ -103,23 +104,51 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
             if type in (_CONTROL, _USER_DEFINED)
         ]
     )
-    bos = _token_id(metadata, "bos", len(tokens))
-    ends = (_token_id(metadata, end, len(tokens)) for end in ("eos", "eot", "eom"))
+    bos = _token_id(keys, "bos", len(tokens))
+    ends = (_token_id(keys, end, len(tokens)) for end in ("eos", "eot", "eom"))
     return Tokenizer(
         backend=backend,
         tokens=[*tokens, *[""] * (vocabulary - len(tokens))],
         special=frozenset(token for token, type in enumerate(types) if type == _CONTROL),
         bos_id=bos,
         eos_ids=frozenset(end for end in ends if end is not None),
-        add_bos=metadata.flag("tokenizer.ggml.add_bos_token", kind is None or kind.add_bos),
-        chat_template=_chat_template(metadata, tokens),
+        add_bos=keys.flag("add_bos_token", kind is None or kind.add_bos),
+        chat_template=_chat_template(metadata, keys, tokens),
         spelling=spelling,
     )
 
 
-def _byte_level(metadata: Metadata, kind: _Kind, tokens: list[str]) -> Backend:
+def _token_types(keys: Metadata, count: int) -> list[int]:
+    if "token_type" not in keys:
+        return [_NORMAL] * count
+    types = keys.integers("token_type")
+    if len(types) != count:
+        raise keys.wrong("token_type", f"holds {len(types)} types; must be {count}")
+    return types
+
+
+def _token_id(keys: Metadata, name: str, count: int) -> int | None:
+    key = f"{name}_token_id"
+    if key not in keys:
+        return None
+    token = keys.integer(key)
+    if token >= count:
+        raise keys.wrong(key, f"must be from 0 to {count - 1}")
+    return token
+
+
+def _chat_template(metadata: Metadata, keys: Metadata, tokens: list[str]) -> ChatTemplate | None:
+    if "tokenizer.chat_template" not in metadata:
+        return None
+    named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+    ids = {variable: _token_id(keys, key, len(tokens)) for variable, key in named.items()}
+    special_tokens = {variable: tokens[i] for variable, i in ids.items() if i is not None}
+    return ChatTemplate(metadata.text("tokenizer.chat_template"), special_tokens)
+
+
+def _byte_level(keys: Metadata, kind: _Kind, tokens: list[str]) -> Backend:
     pairs = []
-    for merge in metadata.texts("tokenizer.ggml.merges"):
+    for merge in keys.texts("merges"):
         left, _, right = merge.partition(" ")
         pairs.append((left, right))
     ids = {token: i for i, token in enumerate(tokens)}
@@ -128,7 +157,7 @@ def _byte_level(metadata: Metadata, kind: _Kind, tokens: list[str]) -> Backend:
             raise InputError(
                 "tokenizer.ggml.merges",
                 f"{left + ' ' + right!r:.80}",
-                f"each must be two tokens that make a third (in {metadata.path})",
+                f"each must be two tokens that make a third (in {keys.path})",
             )
     backend = Backend(models.BPE(vocab=ids, merges=pairs, ignore_merges=kind.whole_tokens_first))
     if kind.normalizer is not None:
@@ -138,29 +167,34 @@ def _byte_level(metadata: Metadata, kind: _Kind, tokens: list[str]) -> Backend:
     return backend
 
 
-def _token_types(metadata: Metadata, count: int) -> list[int]:
-    if "tokenizer.ggml.token_type" not in metadata:
-        return [_NORMAL] * count
-    types = metadata.integers("tokenizer.ggml.token_type")
-    if len(types) != count:
-        raise metadata.wrong("tokenizer.ggml.token_type", f"holds {len(types)} types; must be {count}")
-    return types
+def _sentencepiece(keys: Metadata, tokens: list[str], types: list[int], prefix: bool) -> Backend:
+    """What splits text into these pieces, and into bytes where they cannot spell it.
+
+    prefix: whether a space is put before a text. Raises InputError where the scores do not fit the tokens.
+    """
+    unknown = next((token for token, type in zip(tokens, types, strict=True) if type == _UNKNOWN), None)
+    model = models.BPE(
+        vocab={token: i for i, token in enumerate(tokens)},
+        merges=_merges(tokens, types, keys.numbers("scores", len(tokens))),
+        unk_token=unknown,
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    backend = Backend(model)
+    steps = [normalizers.Replace(" ", "▁")]
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), *steps] if prefix else steps)
+    join = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*join, decoders.Strip(" ", 1, 0)] if prefix else join)
+    return backend
 
 
-def _token_id(metadata: Metadata, name: str, count: int) -> int | None:
-    key = f"tokenizer.ggml.{name}_token_id"
-    if key not in metadata:
-        return None
-    token = metadata.integer(key)
-    if token >= count:
-        raise metadata.wrong(key, f"must be from 0 to {count - 1}")
-    return token
-
-
-def _chat_template(metadata: Metadata, tokens: list[str]) -> ChatTemplate | None:
-    if "tokenizer.chat_template" not in metadata:
-        return None
-    named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    ids = {variable: _token_id(metadata, key, len(tokens)) for variable, key in named.items()}
-    special_tokens = {variable: tokens[i] for variable, i in ids.items() if i is not None}
-    return ChatTemplate(metadata.text("tokenizer.chat_template"), special_tokens)
+def _merges(tokens: list[str], types: list[int], scores: np.ndarray) -> list[tuple[str, str]]:
+    """Every pair of pieces that makes a piece, those of the highest score first."""
+    ids = {token: i for i, token in enumerate(tokens) if types[i] == _NORMAL}
+    found = [
+        (-scores[i], ids[token[:cut]], ids[token[cut:]])
+        for token, i in ids.items()
+        for cut in range(1, len(token))
+        if token[:cut] in ids and token[cut:] in ids
+    ]
+    return [(tokens[left], tokens[right]) for _, left, right in sorted(found)]

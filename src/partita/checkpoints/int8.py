@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from partita.checkpoints.container import Index
 from partita.checkpoints.dims import DIMS, kind
 from partita.errors import InputError
 from partita.program.parameters import CHANNELS
@@ -42,8 +43,8 @@ def dequantise(name: str, values: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return values * np.expand_dims(scale, summed_axes(name))
 
 
-def channel_index(name: str, index: tuple[slice, ...]) -> tuple[slice, ...]:
-    """The index of the scales that belong to an index of the parameter."""
+def channel_index(name: str, index: Index) -> Index:
+    """The index of the scales that belong to an index of the parameter; () is all of either."""
     others = summed_axes(name)
     return tuple(part for axis, part in enumerate(index) if axis not in others)
 

@@ -1,24 +1,27 @@
-"""What a checkpoint is to whoever loads one, and the simplest: arrays already in memory.
+"""The interface of checkpoints and its two implementations: over files, and over arrays in memory.
 
-Knows nothing about file formats, nor about what is done with the tensors.
+Knows nothing about file formats, nor about what is done with the parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from partita.checkpoints.dims import is_quantisable
-from partita.checkpoints.int8 import dequantise, quantise
-from partita.checkpoints.tokenizer import Tokenizer
-from partita.program.parameters import all_parameter_shapes, scale_name
+from partita.checkpoints.container import Index
+from partita.checkpoints.dims import kind
+from partita.checkpoints.int8 import channel_index, dequantise
+from partita.checkpoints.sources import Read, Source
+from partita.program.parameters import Shape, all_parameter_shapes, scale_name
 from partita.specs.model import Model
 
-Index = tuple[slice, ...]
-"""A slice of step 1 for each dim of an array, in the coordinates of the whole; () is all of it."""
+if TYPE_CHECKING:  # the tokenizers library and jinja2 are imported where a tokenizer is read
+    from partita.checkpoints.tokenizer import Tokenizer
 
 
 class Checkpoint(Protocol):
@@ -42,22 +45,68 @@ class Checkpoint(Protocol):
         """Names of the parameters that are held as int8, such as "layers.0.q"; empty for most checkpoints."""
         ...
 
-    def tensor(self, name: str) -> np.ndarray:
-        """The float32 values of one parameter, in its unpadded shape."""
+    def read(self, name: str, index: Index = ()) -> np.ndarray:
+        """The float32 values of one parameter at an index of its unpadded shape, dequantised where they are
+        int8; no more is read than that needs, where the file allows it."""
         ...
 
-    def read(self, name: str, index: Index) -> np.ndarray:
-        """`tensor(name)[index]`, reading no more than it needs to where the file allows that."""
-        ...
-
-    def read_int8(self, name: str, index: Index) -> np.ndarray:
+    def read_int8(self, name: str, index: Index = ()) -> np.ndarray:
         """The int8 values of one of `quantised`, at this index of the parameter."""
         ...
 
-    def read_scale(self, name: str, index: Index) -> np.ndarray:
+    def read_scale(self, name: str, index: Index = ()) -> np.ndarray:
         """The float32 scales of one of `quantised`, at this index of its channels: of the dims that
         `partita.program.parameters.CHANNELS` lists for it."""
         ...
+
+
+def _dequantised(checkpoint: Checkpoint, name: str, index: Index) -> np.ndarray:
+    scale = checkpoint.read_scale(name, channel_index(name, index))
+    return dequantise(name, checkpoint.read_int8(name, index), scale)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredCheckpoint:
+    """A checkpoint in files, which are read as its parameters are asked for."""
+
+    model: Model
+    sources: Mapping[str, Source]
+    """The place of each parameter in the stored tensors, by its name."""
+    read_stored: Read
+    load_tokenizer: Callable[[], Tokenizer | None]
+    """Called once, when the tokenizer is first asked for. Gives None where there is none, and raises
+    InputError for a kind that is not read."""
+    scales: Mapping[str, Source] = field(default_factory=dict)
+    """The place of the scales of each parameter in int8, by the parameter's name."""
+    load_eos_ids: Callable[[], Set[int]] = frozenset
+    """Gives the tokens that end a text where there is no tokenizer to say so."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self._tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer | None:  # to a type checker it is no property, as `Checkpoint` asks for
+        return self.load_tokenizer()
+
+    @property
+    def eos_ids(self) -> Set[int]:
+        return self.load_eos_ids() if self.tokenizer is None else self.tokenizer.eos_ids
+
+    @property
+    def quantised(self) -> frozenset[str]:
+        return frozenset(self.scales)
+
+    def read(self, name: str, index: Index = ()) -> np.ndarray:
+        if name in self.scales:
+            return _dequantised(self, name, index)
+        return self.sources[name].read(self.read_stored, index)
+
+    def read_int8(self, name: str, index: Index = ()) -> np.ndarray:
+        return self.sources[name].read(self.read_stored, index, np.int8)
+
+    def read_scale(self, name: str, index: Index = ()) -> np.ndarray:
+        return self.scales[name].read(self.read_stored, index)
 
 
 @dataclass(frozen=True)
@@ -79,27 +128,40 @@ class MemoryCheckpoint:
     def quantised(self) -> frozenset[str]:
         return frozenset(name for name, values in self.parameters.items() if values.dtype == np.int8)
 
-    def tensor(self, name: str) -> np.ndarray:
-        return self.read(name, ())
-
-    def read(self, name: str, index: Index) -> np.ndarray:
-        values = self.parameters[name]
-        if values.dtype == np.int8:
-            values = dequantise(name, values, self.parameters[scale_name(name)])
-        return values[index]
-
-    def read_int8(self, name: str, index: Index) -> np.ndarray:
+    def read(self, name: str, index: Index = ()) -> np.ndarray:
+        if self.parameters[name].dtype == np.int8:
+            return _dequantised(self, name, index)
         return self.parameters[name][index]
 
-    def read_scale(self, name: str, index: Index) -> np.ndarray:
+    def read_int8(self, name: str, index: Index = ()) -> np.ndarray:
+        return self.parameters[name][index]
+
+    def read_scale(self, name: str, index: Index = ()) -> np.ndarray:
         return self.parameters[scale_name(name)][index]
 
-    def in_int8(self) -> MemoryCheckpoint:
-        """The same model with every matrix that `CHANNELS` lists quantised."""
-        held: dict[str, np.ndarray] = {}
-        for name in all_parameter_shapes(self.model):
-            if is_quantisable(name):
-                held[name], held[scale_name(name)] = quantise(name, self.tensor(name))
-            else:
-                held[name] = self.tensor(name)
-        return MemoryCheckpoint(self.model, held, self.tokenizer)
+
+def random_parameters(model: Model, seed: int) -> dict[str, np.ndarray]:
+    """Random values for every parameter of a model, in float32; the same seed gives the same values.
+
+    They are for tests, and for timing a model without its weights. Matrices are normal with standard
+    deviation 1/sqrt(fan-in), so activations and logits stay near 1. Norm scales are 1 and biases 0, each
+    plus a tenth of a normal number: a program that forgets either gives other logits.
+    """
+    generator = np.random.default_rng(seed)
+    parameters = {}
+    for name, shape in all_parameter_shapes(model).items():
+        values = generator.standard_normal(shape, dtype=np.float32)
+        if name.endswith("norm"):
+            values *= np.float32(0.1)
+            values[0] += 1
+        else:
+            values *= np.float32(1 / math.sqrt(_fan_in(kind(name), shape)))
+        parameters[name] = values
+    return parameters
+
+
+def _fan_in(matrix: str, shape: Shape) -> int:
+    """How many numbers each output of a matrix sums; an embedding counts as the unembedding it may be."""
+    if matrix in ("embed", "unembed"):
+        return shape[1]
+    return math.prod(shape[:3]) if matrix == "o" else shape[0]

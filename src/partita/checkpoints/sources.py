@@ -1,8 +1,9 @@
-"""Where each parameter lies in a file's tensors, written as text and read slice by slice.
+"""The place of each parameter in the tensors of a file: written as text, checked, and read slice by slice.
 
-A line says which tensor, and how its axes are made of the letters of our dims, slowest first:
+A line of text says which tensor, and how its axes are made of the letters of dims that
+`partita.program.parameters` explains, slowest first:
 
-    "self_attn.q_proj.weight KGD E"         [K G D, E]; our q is [E, K, G, D]
+    "self_attn.q_proj.weight KGD E"         [K G D, E]; the parameter q is [E, K, G, D]
     "self_attn.k_proj.weight KD E"          one part of several that are stacked along the letter they lack
     "attn.c_attn.weight E KGD+[KD]+KD"      the part in brackets of parts that lie one after the other
     "query_key_value.weight KTD E"          T: a key/value head's G queries, then its key, then its value
@@ -16,17 +17,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from partita.checkpoints.container import Index, first_few
 from partita.checkpoints.dims import DIMS, kind
+from partita.errors import InputError
 from partita.program.parameters import Shape, all_parameter_shapes
 from partita.specs.model import Model
 
-Read = Callable[[str, tuple[slice, ...]], np.ndarray]
-"""Gives the values of a stored tensor, float32 or int8, at a slice of each axis."""
+Read = Callable[[str, Index], np.ndarray]
+"""Gives the values of a stored tensor, float32 or int8, at an index of it."""
 Ranges = Mapping[str, range]
 """The part of each dim that is wanted, by letter."""
 
@@ -38,13 +43,13 @@ class _Axis:
     letters: str
     sizes: tuple[int, ...]
     length: int
-    """Of the whole axis, which may hold other parts too."""
+    """The length of the whole axis, which may hold other parts too."""
     start: int = 0
-    """Where the part begins along the axis."""
+    """The position along the axis where the part begins."""
     offsets: tuple[int, ...] = ()
-    """Where our dim begins in each letter."""
+    """The position within each letter where the parameter's dim begins."""
 
-    def read_range(self, wanted: Ranges) -> tuple[slice, tuple[slice, ...], Shape]:
+    def read_range(self, wanted: Ranges) -> tuple[slice, Index, Shape]:
         """What to read of the axis, the shape to give that, and the slice of it for each letter."""
         parts = [
             range(wanted[letter].start + offset, wanted[letter].stop + offset)
@@ -62,16 +67,17 @@ class _Axis:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TensorPart:
     """One stored tensor, or part of one, that is a parameter or one of those stacked to it."""
 
     stored: str
     axes: tuple[_Axis, ...]
     dims: str
-    """Of the parameter; the one that no axis has is 1 here."""
+    """The parameter's dims; the one that no axis has is 1 here."""
     paired: bool
     """Whether rotary pairs lie side by side."""
     added: float
+    """What is added to each stored value."""
 
     @property
     def shape(self) -> Shape:
@@ -79,7 +85,7 @@ class Piece:
         return tuple(axis.length for axis in self.axes)
 
     def read(self, read: Read, wanted: Ranges, sizes: Mapping[str, int]) -> np.ndarray:
-        """The values in the order of our dims."""
+        """The values, their axes in the order of the parameter's dims."""
         asked = {**wanted, "D": range(sizes["D"])} if self.paired else wanted
         ranges = [axis.read_range(asked) for axis in self.axes]
         values = read(self.stored, tuple(part for part, _, _ in ranges))
@@ -102,9 +108,9 @@ def _halves(values: np.ndarray, axis: int, wanted: range) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Source:
-    """A parameter as the pieces that are stacked to it."""
+    """A parameter as the parts of stored tensors that are stacked to it."""
 
-    pieces: tuple[Piece, ...]
+    parts: tuple[TensorPart, ...]
     dims: str
     sizes: Mapping[str, int]
 
@@ -112,7 +118,7 @@ class Source:
     def shape(self) -> Shape:
         return tuple(self.sizes[dim] for dim in self.dims)
 
-    def read(self, read: Read, index: tuple[slice, ...], dtype: DTypeLike = np.float32) -> np.ndarray:
+    def read(self, read: Read, index: Index, dtype: DTypeLike = np.float32) -> np.ndarray:
         """The values of the parameter at an index of it (() is all), contiguous in memory."""
         whole = (slice(None),) * len(self.dims) if index == () else index
         assert all(part.step in (None, 1) for part in whole), index
@@ -121,40 +127,33 @@ class Source:
             return np.zeros([len(wanted[dim]) for dim in self.dims], dtype)
         stack = self.stack
         if stack is None:
-            return np.ascontiguousarray(self.pieces[0].read(read, wanted, self.sizes), dtype)
+            return np.ascontiguousarray(self.parts[0].read(read, wanted, self.sizes), dtype)
         result = np.empty([len(wanted[dim]) for dim in self.dims], dtype)
         axis = self.dims.index(stack)
         for i, which in enumerate(wanted[stack]):
             at = (slice(None),) * axis + (slice(i, i + 1),)
-            result[at] = self.pieces[which].read(read, wanted, self.sizes)
+            result[at] = self.parts[which].read(read, wanted, self.sizes)
         return result
 
     @property
     def stack(self) -> str | None:
-        """The dim along which pieces are stacked, None where there is one piece that has every dim."""
-        letters = {letter for axis in self.pieces[0].axes for letter in axis.letters}
+        """The dim along which parts are stacked, None where there is one part that has every dim."""
+        letters = {letter for axis in self.parts[0].axes for letter in axis.letters}
         return next((dim for dim in self.dims if dim not in letters), None)
 
 
-def parameter_source(name: str, lines: Sequence[str], shape: Shape, model: Model) -> Source:
-    """The source of one parameter of this shape from its lines, with no "{i}" left in them."""
-    dims = DIMS[kind(name)]
-    sizes = {"K": model.kv_heads, "G": model.group, "D": model.head_dim}
-    return source_of(lines, dims, {**sizes, **dict(zip(dims, shape, strict=True))})
-
-
 def source_of(lines: Sequence[str], dims: str, sizes: Mapping[str, int]) -> Source:
-    """The source of an array of these dims from its lines; sizes: of every letter in them."""
-    source = Source(tuple(_piece(line, dims, sizes) for line in lines), dims, sizes)
+    """The source of an array of these dims from its lines; sizes: of every letter in dims and lines."""
+    source = Source(tuple(_part(line, dims, sizes) for line in lines), dims, sizes)
     assert len(lines) == (sizes[source.stack] if source.stack else 1), lines
     return source
 
 
-def _piece(line: str, dims: str, sizes: Mapping[str, int]) -> Piece:
+def _part(line: str, dims: str, sizes: Mapping[str, int]) -> TensorPart:
     stored, *words = line.split()
     added = float(words.pop()) if words[-1].startswith("+") else 0.0
     axes = tuple(_axis(word, dims, sizes) for word in words)
-    return Piece(stored, axes, dims, paired="d" in "".join(words), added=added)
+    return TensorPart(stored, axes, dims, paired="d" in "".join(words), added=added)
 
 
 def _axis(word: str, dims: str, sizes: Mapping[str, int]) -> _Axis:
@@ -180,29 +179,70 @@ class Names:
     """How a kind of file calls and lays out every parameter it may have."""
 
     outside: Mapping[str, Sequence[str]]
-    """Lines of each parameter outside the blocks."""
+    """The lines of each parameter outside the blocks."""
     layer: str
     """What the names of block {i} begin with."""
     block: Mapping[str, Sequence[str]]
-    """Lines of each parameter of a block, without that beginning."""
+    """The lines of each parameter of a block, without that beginning."""
+    separate_norms: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The lines that differ where attention and feed-forward lie side by side and each has its norm."""
     harmless: Sequence[str] = ()
     """Patterns (as of fnmatch) of tensors that may be there and change nothing."""
     prefixes: Sequence[str] = ("",)
-    """What all names may begin with, all but `bare`; the first that the file has is taken."""
+    """What all names may begin with, except those of `bare`; the first that the file has is taken."""
     bare: Sequence[str] = ("unembed",)
 
     def sources(self, model: Model, stored: Mapping[str, Shape]) -> dict[str, Source]:
         """The source of every parameter of the model in a file that holds these tensors."""
         embed = self.outside["embed"][0].split()[0]
         prefix = next((p for p in self.prefixes if p + embed in stored), self.prefixes[0])
+        block = {**self.block, **self.separate_norms} if model.separate_norms else self.block
+        sizes = {"K": model.kv_heads, "G": model.group, "D": model.head_dim}
         sources = {}
         for name, shape in all_parameter_shapes(model).items():
             layer, _, last = name.removeprefix("layers.").rpartition(".")
             if layer:
-                start = prefix + self.layer.replace("{i}", layer)
-                lines = [start + line for line in self.block[last]]
+                start, lines = prefix + self.layer.replace("{i}", layer), block[last]
             else:
-                start = "" if name in self.bare else prefix
-                lines = [start + line for line in self.outside[name]]
-            sources[name] = parameter_source(name, lines, shape, model)
+                start, lines = "" if name in self.bare else prefix, self.outside[name]
+            dims = DIMS[kind(name)]
+            own = {**sizes, **dict(zip(dims, shape, strict=True))}
+            sources[name] = source_of([start + line for line in lines], dims, own)
         return sources
+
+
+def check_tensors(
+    path: Path,
+    sources: Mapping[str, Source],
+    stored: Mapping[str, Shape],
+    harmless: Sequence[str] = (),
+    reasons: Mapping[str, str] | None = None,
+) -> None:
+    """Checks that a file holds exactly the tensors that these sources need.
+
+    Raises one InputError (field "model", value the path) for all missing, extra and mis-shaped tensors.
+    harmless: patterns (as of fnmatch) of names that may be there. reasons: part of an extra tensor's name ->
+    what it is.
+    """
+    expected = {part.stored: part.shape for source in sources.values() for part in source.parts}
+    extra = [
+        name
+        for name in stored
+        if name not in expected and not any(fnmatchcase(name, pattern) for pattern in harmless)
+    ]
+    found = sorted({why for part, why in (reasons or {}).items() if any(part in name for name in extra)})
+    why = f" ({', '.join(found)})" if found else ""
+    missing = [name for name in expected if name not in stored]
+    misshapen = [
+        f"{name} ({stored[name]}, expected {shape})"
+        for name, shape in expected.items()
+        if stored.get(name, shape) != shape
+    ]
+    problems = [
+        first_few("lacks", missing),
+        first_few("has other shapes than its configuration gives for", misshapen),
+        first_few(f"holds what is not run here{why}:", map(repr, extra)),
+    ]
+    if any(problems):
+        message = "; ".join(problem for problem in problems if problem)
+        raise InputError("model", str(path), f"{message}; give a checkpoint with exactly its model's weights")

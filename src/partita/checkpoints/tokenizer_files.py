@@ -1,8 +1,7 @@
 """A tokenizer from and to the files of a folder in Hugging Face form.
 
 `tokenizer.json` splits text, `tokenizer_config.json` names the special tokens and may hold the chat template
-(or `chat_template.jinja` does), `generation_config.json` or `config.json` says which tokens end a text. Knows
-nothing about models.
+(or `chat_template.jinja` does), `generation_config.json` or `config.json` says which tokens end a text.
 """
 
 from __future__ import annotations
@@ -10,26 +9,25 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
-from partita.checkpoints.chat_template import ChatTemplate
-from partita.checkpoints.tokenizer import Spelling, Tokenizer
+from partita.checkpoints.tokenizer import ChatTemplate, Spelling, Tokenizer
 from partita.errors import InputError
 from partita.specs.hugging_face.file import load
 
-TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
-GENERATION, CONFIG, SPECIAL = "generation_config.json", "config.json", "special_tokens_map.json"
+_TOKENIZER, _SETTINGS, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+_GENERATION, _CONFIG, _SPECIAL = "generation_config.json", "config.json", "special_tokens_map.json"
+_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
 def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
-    """The tokenizer of a folder for a model of so many tokens; None where it has no tokenizer.json.
+    """The tokenizer of a folder for a model with this size of vocabulary; None without a tokenizer.json.
 
     Raises InputError for files that cannot be read or do not fit together, and for a kind that is not read.
     """
-    path = folder / TOKENIZER
+    path = folder / _TOKENIZER
     if not path.is_file():
         return None
     try:
@@ -39,7 +37,7 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
         raise InputError("model", str(path), f"is not a tokenizer that can be read: {problem:.200}") from None
     backend.no_truncation()  # some files keep how their model was trained
     backend.no_padding()
-    settings = {**_optional(folder / SPECIAL), **_optional(folder / SETTINGS)}
+    settings = {**_optional(folder / _SPECIAL), **_optional(folder / _SETTINGS)}
     named = {name: text for name in _NAMED if (text := _content(settings.get(name))) is not None}
     bos = _id(backend, named.get("bos_token"))
     return Tokenizer(
@@ -62,31 +60,28 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         backend.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tokenizer.bos_id)]
         )
-    backend.save(str(folder / TOKENIZER))
-    settings: dict[str, Any] = {}
+    backend.save(str(folder / _TOKENIZER))
+    settings: dict[str, object] = {}
     if tokenizer.chat_template is not None:
         settings |= tokenizer.chat_template.special_tokens
         settings["chat_template"] = tokenizer.chat_template.source
     if bos is not None:
         settings["bos_token"] = bos
-    (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    write_ends(tokenizer.eos_ids, folder, tokenizer.bos_id)
+    (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    write_end_tokens(tokenizer.eos_ids, folder, tokenizer.bos_id)
 
 
-def write_ends(ends: Set[int], folder: Path, bos: int | None = None) -> None:
-    """The tokens that end a text, and the one that begins it, where `end_tokens` finds them."""
+def write_end_tokens(ends: Set[int], folder: Path, bos: int | None = None) -> None:
+    """Writes the tokens that end a text, and the one that begins it, where `end_tokens` finds them."""
     generation = {"bos_token_id": bos, "eos_token_id": sorted(ends)}
-    (folder / GENERATION).write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+    (folder / _GENERATION).write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
 
 
-_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-
-
-def _optional(path: Path) -> Mapping[str, Any]:
+def _optional(path: Path) -> Mapping[str, object]:
     return load(path) if path.is_file() else {}
 
 
-def _content(token: Any) -> str | None:
+def _content(token: object) -> str | None:
     """A special token's text, which files give bare or as an object."""
     text = token.get("content") if isinstance(token, Mapping) else token
     return text if isinstance(text, str) else None
@@ -107,14 +102,15 @@ def _tokens(backend: Backend, vocabulary: int) -> list[str]:
 
 def end_tokens(folder: Path, named: int | None = None) -> frozenset[int]:
     """The tokens that end a text, from the first file that says so, as transformers looks for them; else the
-    one that a tokenizer has named. Raises InputError (field "eos_token_id") for what are none."""
-    config = _optional(folder / CONFIG)
+    one that a tokenizer has named. Raises InputError (field "eos_token_id") for what is no token id."""
+    config = _optional(folder / _CONFIG)
     inner = config.get("text_config")
-    for place in (_optional(folder / GENERATION), config, inner if isinstance(inner, Mapping) else {}):
+    for place in (_optional(folder / _GENERATION), config, inner if isinstance(inner, Mapping) else {}):
         found = place.get("eos_token_id")
         if found is not None:
-            ids = found if isinstance(found, list) else [found]
-            if not all(type(i) is int and i >= 0 for i in ids):
+            given = found if isinstance(found, list) else [found]
+            ids = [i for i in given if type(i) is int and i >= 0]
+            if len(ids) < len(given):
                 raise InputError("eos_token_id", repr(found)[:60], "must be a token id or a list of them")
             return frozenset(ids)
     return frozenset() if named is None else frozenset([named])
@@ -129,15 +125,15 @@ def _adds_bos(backend: Backend, bos: int | None, path: Path) -> bool:
         return True
     if bos is None and len(whole) == len(plain) + 1 and whole[1:] == plain:
         message = f"is not named, but {path.name} puts token {whole[0]} at the start of a text"
-        raise InputError("bos_token", None, f"{message}; name it in {SETTINGS} (in {path.parent})")
+        raise InputError("bos_token", None, f"{message}; name it in {_SETTINGS} (in {path.parent})")
     message = "adds special tokens other than a bos token at the start of a text, which is not run here"
     raise InputError("post_processor", None, f"{message} (in {path})")
 
 
 def _template(
-    folder: Path, settings: Mapping[str, Any], special_tokens: Mapping[str, str]
+    folder: Path, settings: Mapping[str, object], special_tokens: Mapping[str, str]
 ) -> ChatTemplate | None:
-    path = folder / TEMPLATE
+    path = folder / _TEMPLATE
     if path.is_file():
         try:
             return ChatTemplate(path.read_text(encoding="utf-8"), special_tokens)

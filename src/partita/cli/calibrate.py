@@ -86,9 +86,9 @@ def as_json(found: Calibration) -> dict[str, Any]:
 
 def rates(found: Calibration) -> Table:
     """What a device reached of arithmetic and of memory, all at work together."""
-    from partita.report.tables import columns
+    from partita.report.tables import plain_table
 
-    table = columns("each device", "reached", right=("reached",))
+    table = plain_table("each device", "reached", right=("reached",))
     for rate in found.rates:
         table.add_row(rate.what, f"{rate.per_second / 1e9:.3g} G{rate.unit.replace('bytes', 'B')}")
     return table
@@ -96,10 +96,10 @@ def rates(found: Calibration) -> Table:
 
 def measurements(found: Calibration) -> Table:
     """Every measurement, and how far the fit is from it."""
-    from partita.report.tables import columns
+    from partita.report.tables import plain_table
     from partita.specs.units import format_seconds
 
-    table = columns("measured", "took", "fitted", "error", right=("took", "fitted", "error"))
+    table = plain_table("measured", "took", "fitted", "error", right=("took", "fitted", "error"))
     for residuals in found.residuals.values():
         for r in residuals:
             took, made = format_seconds(r.measured_seconds), format_seconds(r.estimated_seconds)
@@ -110,9 +110,9 @@ def measurements(found: Calibration) -> Table:
 
 def constants(found: Calibration) -> Table:
     """The profile's constants, with their 90% confidence intervals or the reason why they are fixed."""
-    from partita.report.tables import columns
+    from partita.report.tables import plain_table
 
-    table = columns("constant", "value", "90% interval", "meaning", right=("value", "90% interval"))
+    table = plain_table("constant", "value", "90% interval", "meaning", right=("value", "90% interval"))
     from partita.specs.profile import term_of
 
     profile = found.cluster.profile

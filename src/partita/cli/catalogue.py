@@ -38,10 +38,10 @@ def models(json: o.AsJson = False) -> None:
             ]
         )
         return
-    from partita.report.tables import columns
+    from partita.report.tables import plain_table
 
     numbers = ("parameters", "layers", "d_model", "d_ff", "heads", "KV heads", "head dim", "vocabulary")
-    table = columns("model", *numbers, "runs", right=numbers)
+    table = plain_table("model", *numbers, "runs", right=numbers)
     for m in found:
         sizes = (m.parameters, m.layers, m.d_model, m.d_ff, m.heads, m.kv_heads, m.head_dim, m.vocabulary)
         table.add_row(m.name, *(f"{size:,}" for size in sizes), "no" if m.beyond_engine else "yes")
@@ -73,9 +73,9 @@ def clusters(json: o.AsJson = False) -> None:
             ]
         )
         return
-    from partita.report.tables import columns
+    from partita.report.tables import plain_table
 
-    table = columns("cluster", "chip", "peak FLOP/s", "memory", "memory bandwidth", "fabric")
+    table = plain_table("cluster", "chip", "peak FLOP/s", "memory", "memory bandwidth", "fabric")
     for family in families:
         chip = catalogue_chip(family.chip)
         peaks = ", ".join(f"{name} {format_count(peak)}" for name, peak in chip.peak_flops.items())

@@ -153,11 +153,11 @@ def as_json(setting: Setting, phases: tuple[PhaseClock, ...]) -> dict[str, Any]:
 
 def table(phase: PhaseClock) -> Table:
     """A row for each layout, by rising estimate."""
-    from partita.report.tables import columns
+    from partita.report.tables import plain_table
     from partita.specs.units import format_seconds
 
     right = ("bound", "estimated", "measured", "error")
-    found = columns(f"{phase.phase}: layout", *right, "", right=right)
+    found = plain_table(f"{phase.phase}: layout", *right, "", right=right)
     for run in sorted(phase.runs, key=lambda run: run.estimated_seconds):
         marks = [name for name, which in (("pick", phase.pick), ("fastest", phase.fastest)) if run is which]
         seconds = (run.prediction.step_seconds, run.estimated_seconds, run.measured_seconds)

@@ -11,8 +11,7 @@ from partita.cli import predict as p
 from partita.cli.output import show, show_json
 from partita.errors import InputError
 from partita.planner.saved import load_plan
-from partita.report.explain import explanation
-from partita.report.operations import operations
+from partita.report.explain import explanation, operations
 
 What = Annotated[
     str, typer.Argument(metavar="PLAN|MODEL", help="A plan.json of `plan --save`, or MODEL with --on.")

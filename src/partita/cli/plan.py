@@ -113,7 +113,7 @@ def command(
 
 def _as_json(answers: Advice, pools: DisaggregatedPlan | None, other: Any) -> dict[str, Any]:
     from partita.advice.compare import compare
-    from partita.report.answers import answers_json
+    from partita.report.advice import answers_json
 
     plan = answers.plan
     found = plan.as_json()

@@ -101,7 +101,6 @@ def command(
     if json:
         show_json(found.as_json())
         return
-    from partita.report.expected import note
-    from partita.report.tables import predictions
+    from partita.report.predictions import estimate_note, prediction_table
 
-    show(predictions([found]), note([found]))
+    show(prediction_table([found]), estimate_note([found]))

@@ -108,10 +108,10 @@ def _as_json(name: str, formats: Formats, found: Difference) -> dict:
 
 
 def _table(rows: list[tuple[str, Formats, Difference]]):
-    from partita.report.tables import columns
+    from partita.report.tables import plain_table
 
     right = ("perplexity", "change", "same top token", "logit error, rms", "largest", "KL divergence")
-    table = columns("", "weights", "activations", "cache", *right, right=right)
+    table = plain_table("", "weights", "activations", "cache", *right, right=right)
     for name, formats, found in rows:
         table.add_row(
             *(name, formats.weights, formats.activations, formats.kv),

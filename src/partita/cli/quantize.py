@@ -23,7 +23,7 @@ def command(
     """Write a model's weights in int8, as a folder that every command takes for MODEL."""
     if dtype not in ("bf16", "f32"):
         raise InputError("dtype", dtype, "accepted are bf16, f32")
-    from partita.checkpoints.quantise import check_out, write_int8
+    from partita.checkpoints.int8_folder import check_out, write_int8
 
     place = Path(os.path.expanduser(out))
     check_out(place)

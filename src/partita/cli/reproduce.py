@@ -45,9 +45,9 @@ def command(name: Name = None, out: Out = None, svg: Svg = False, json: o.AsJson
 
 
 def _list(exhibits: dict[str, str]) -> None:
-    from partita.report.tables import columns
+    from partita.report.tables import plain_table
 
-    table = columns("name", "what it shows")
+    table = plain_table("name", "what it shows")
     for known, what in exhibits.items():
         table.add_row(known, what)
     show(table, "partita reproduce NAME shows one; --out FOLDER draws it, without NAME all of them")
@@ -58,7 +58,7 @@ def _make(names: list[str], out: Path | None, suffix: str, quiet: bool) -> list:
     from rich.progress import Progress
 
     from partita.report.reproduce import build
-    from partita.report.reproduce.write import make_folder, write
+    from partita.report.reproduce.show import make_folder, write
 
     made = []
     with Progress(console=progress_console(), transient=True, disable=quiet or len(names) == 1) as progress:

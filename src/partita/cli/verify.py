@@ -134,10 +134,10 @@ def as_json(check: Check) -> dict:
 
 def table(checks: list[Check]):
     """Predicted against counted bytes a chip sends, a row for each check and kind of collective."""
-    from partita.report.tables import columns
+    from partita.report.tables import plain_table
 
     right = ("predicted bytes", "counted in trace", "in compiled HLO")
-    found = columns("phase", "layout", "collective", *right, "", right=right)
+    found = plain_table("phase", "layout", "collective", *right, "", right=right)
     for check in checks:
         predicted, counted = check.predicted.by_kind(), check.counted.by_kind()
         compiled = check.compiled.by_kind() if check.compiled else {}

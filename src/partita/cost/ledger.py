@@ -1,11 +1,11 @@
-"""What a pass of the program costs: one entry per operation, and their sums.
+"""What a pass of the program costs: one entry per operation, and their sums; and the tensors it is run on.
 
-Every number is per chip. Numbers are Python ints, or NumPy float arrays where many configurations are
-priced in one pass. Knows nothing about time.
-"""
+Every number is per chip, but for the global sizes of `Sized`. Numbers are Python ints, or NumPy float arrays
+where many configurations are priced in one pass. Knows nothing about time."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,3 +84,17 @@ class Ledger:
 def plain_number(number: Number) -> int | float:
     """A count as JSON takes it."""
     return number if isinstance(number, int) else float(number)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A tensor's sharding, global sizes and number format; `settles` is its format once fully summed."""
+
+    sharding: Sharding
+    sizes: Mapping[str, Number]
+    format: str
+    settles: str = ""
+    kind: str = "activation"  # or "weight", "gathered" (a weight that has moved), "cache", "read" (a cache)
+    stored_bytes: Number = 0  # of a weight, before it was gathered
+    scale: Sized | None = None  # of int8 numbers: what some of the dims are multiplied by
+    moved: Number = 0  # of a gathered weight, how often it is held: along axes of one chip nothing moves

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.cost.ledger import Ledger, Number
-from partita.cost.sized import Sized
+from partita.cost.ledger import Ledger, Number, Sized
 from partita.program.options import RunOptions
 from partita.sharding.interleave import INTERLEAVED
 from partita.sharding.reshard import Step

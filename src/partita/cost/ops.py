@@ -15,14 +15,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from partita.cost.collective_matmul_ops import CollectiveMatmulCosts
-from partita.cost.layers import Layers
-from partita.cost.ledger import Entry, Ledger, Loop, Number
+from partita.cost.cache import Layers, kept_share
+from partita.cost.collective_matmul import CollectiveMatmulCosts
+from partita.cost.ledger import Entry, Ledger, Loop, Number, Sized
 from partita.cost.live_memory import STORED, LiveMemory
-from partita.cost.masks import kept_share
-from partita.cost.rows import Rows
 from partita.cost.sampling import Draws
-from partita.cost.sized import Sized
 from partita.program.ops import Seen
 from partita.program.options import RunOptions
 from partita.sharding.layout import product
@@ -32,7 +29,7 @@ from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
 
-class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Rows, Draws):
+class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
     Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them, dealt
@@ -289,6 +286,22 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Rows, Draws):
             "read", "", (cache.sharding,), cache.sharding, kv_bytes=self._read(cache, queries.sizes["L"])
         )
         return replace(cache, kind="read")
+
+    def join(self, first: Sized, rope: Sized) -> Sized:
+        dim = first.sharding.dims[-1]
+        sizes = {d: n for d, n in first.sizes.items() if d != dim}
+        sizes["R"] = first.sizes[dim] + rope.sizes["P"]
+        return replace(first, sharding=first.sharding.rename(dim, "R"), sizes=sizes)
+
+    def halves(self, t: Sized, rope: int, first: str) -> tuple[Sized, Sized]:
+        sizes = {d: n for d, n in t.sizes.items() if d != "R"}
+        return (
+            replace(t, sharding=t.sharding.rename("R", first), sizes={**sizes, first: t.sizes["R"] - rope}),
+            replace(t, sharding=t.sharding.rename("R", "P"), sizes={**sizes, "P": rope}),
+        )
+
+    def one_query(self, t: Sized) -> bool:
+        return bool(np.all(t.sizes["L"] == 1))
 
     # -- vocabulary -------------------------------------------------------------------------------------
 

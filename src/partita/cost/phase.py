@@ -1,4 +1,4 @@
-"""A phase as it runs: its turns (chunks or decode steps) through its pipeline stages, priced.
+"""A phase as it runs: its chunks of prompts, or its decode steps, through its pipeline stages, priced.
 
 One price is that of a microbatch on one stage (`price_step`); here they become the seconds of a step, of the
 whole phase, and the bytes of the fullest chip. Knows nothing about which layout is better.
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from partita.cost.bound import Bound, bound
-from partita.cost.chunks import Turn, prefill_turns
-from partita.cost.clock import BoundClock, Clock
-from partita.cost.ledger import Number
-from partita.cost.parts import Part
-from partita.cost.pipeline import (
+from partita.cost.ledger import Ledger, Number
+from partita.cost.roofline import Bound, bound
+from partita.cost.schedule import (
+    Chunk,
+    StageLayers,
     decode_seconds,
     divided_microbatches,
     flow_seconds,
     microbatches,
+    prefill_chunks,
     prefill_seconds,
 )
 from partita.cost.setting import Phase, Setting
@@ -33,7 +33,38 @@ from partita.sharding.spec import parse
 from partita.specs.formats import BYTES
 
 
-class LiveMemory(NamedTuple):
+class Clock(Protocol):
+    """What times everything in a phase."""
+
+    @property
+    def host_seconds(self) -> float:
+        """Once a step."""
+        ...
+
+    def stage_seconds(self, ledger: Ledger) -> Number:
+        """Of one microbatch on one stage."""
+        ...
+
+    def hop_seconds(self, sent_bytes: Number) -> Number:
+        """Of one microbatch's activations on their way from one stage to the next."""
+        ...
+
+
+@dataclass(frozen=True)
+class BoundClock:
+    """At peak."""
+
+    setting: Setting
+    host_seconds: float = 0.0
+
+    def stage_seconds(self, ledger: Ledger) -> Number:
+        return bound(ledger, self.setting.peaks).step_seconds
+
+    def hop_seconds(self, sent_bytes: Number) -> Number:
+        return sent_bytes / self.setting.hop_bandwidth
+
+
+class ChipMemory(NamedTuple):
     """Bytes on one chip."""
 
     weights: Number
@@ -65,7 +96,7 @@ class PhaseRun:
         stages, most = self.setting.stages, self.microbatch_tokens
         if most is None:
             return microbatches(self.batch, stages)
-        return divided_microbatches(self.batch, stages, self.turns[0].queries, most)
+        return divided_microbatches(self.batch, stages, self.chunks[0].queries, most)
 
     def cut(self, microbatch_tokens: int) -> PhaseRun:
         """The same phase by a runtime that cuts a batch so; kept, with what is priced of it."""
@@ -75,98 +106,100 @@ class PhaseRun:
         return found
 
     @cached_property
-    def turns(self) -> tuple[Turn, ...]:
+    def chunks(self) -> tuple[Chunk, ...]:
         """All steps of a prefill; of decode, the one on the whole cache."""
         if self.phase == "decode":
-            return (Turn(1, self.tokens),)
+            return (Chunk(1, self.tokens),)
         prefix = min(self.setting.workload.prefix, self.tokens - 1)
-        return prefill_turns(self.tokens, prefix, self.setting.workload.chunk)
+        return prefill_chunks(self.tokens, prefix, self.setting.workload.chunk)
 
     @cached_property
-    def decode_turns(self) -> Turn:
+    def decode_steps(self) -> Chunk:
         """All `output` steps of a decode, the cache growing from the prompt on."""
         workload = self.setting.workload
-        return Turn(1, workload.prompt + np.arange(1, workload.output + 1, dtype=float))
+        return Chunk(1, workload.prompt + np.arange(1, workload.output + 1, dtype=float))
 
     @cached_property
-    def ends(self) -> tuple[Turn, ...]:
-        """Of every group of like turns the last one, which has the most cache."""
-        return tuple(_end(turn) for turn in self.turns)
+    def ends(self) -> tuple[Chunk, ...]:
+        """The last of every group of like chunks, which has the most cache."""
+        return tuple(_end(chunk) for chunk in self.chunks)
 
     @cached_property
     def bound_clock(self) -> BoundClock:
         return BoundClock(self.setting)
 
     @cached_property
-    def longest(self) -> Turn:
-        """The turn that takes longest."""
+    def longest(self) -> Chunk:
+        """The chunk that takes longest."""
         return self.ends[0] if len(self.ends) == 1 else max(self.ends, key=self.step_seconds)
 
     # -- time: at peak, or by another clock ---------------------------------------------------------------
 
-    def layout(self, turn: Turn) -> Layout:
-        """For a microbatch of this turn."""
-        found = self._layouts.get(turn.queries)
+    def layout(self, chunk: Chunk) -> Layout:
+        """The layout of a microbatch of this chunk."""
+        found = self._layouts.get(chunk.queries)
         if found is None:
             mesh, size = self.setting.mesh, self.microbatches[1]
-            found = resolve(self.roles, self.storage, mesh, size, turn.queries)
-            self._layouts[turn.queries] = found
+            found = resolve(self.roles, self.storage, mesh, size, chunk.queries)
+            self._layouts[chunk.queries] = found
         return found
 
-    def stage_seconds(self, turn: Turn, clock: Clock | None = None) -> tuple[Number, ...]:
+    def stage_seconds(self, chunk: Chunk, clock: Clock | None = None) -> tuple[Number, ...]:
         clock = clock or self.bound_clock
-        found = {part: clock.stage_seconds(self._step(turn, part).ledger) for part in set(self.setting.parts)}
+        found = {
+            part: clock.stage_seconds(self._step(chunk, part).ledger) for part in set(self.setting.parts)
+        }
         return tuple(found[part] for part in self.setting.parts)
 
-    def hop_bytes(self, turn: Turn) -> Number:
+    def hop_bytes(self, chunk: Chunk) -> Number:
         """Activations of a microbatch that each chip of a stage sends to its partner in the next."""
-        step, sharding = self._step(_end(turn), self.setting.parts[0]), parse(self.layout(turn).residual)
+        step, sharding = self._step(_end(chunk), self.setting.parts[0]), parse(self.layout(chunk).residual)
         padded = self.storage.padded(self.setting.model, self.setting.mesh.size)
         shards = np.prod([self.setting.mesh.size[axis] for axis in "".join(sharding.axes)], dtype=int)
         elements = step.batch * step.queries * padded["E"] // int(shards)
         return elements * BYTES[self.setting.formats.activations]
 
-    def hop_seconds(self, turn: Turn, clock: Clock | None = None) -> Number:
+    def hop_seconds(self, chunk: Chunk, clock: Clock | None = None) -> Number:
         clock = clock or self.bound_clock
-        return clock.hop_seconds(self.hop_bytes(turn)) if self.setting.stages > 1 else 0
+        return clock.hop_seconds(self.hop_bytes(chunk)) if self.setting.stages > 1 else 0
 
-    def step_seconds(self, turn: Turn, clock: Clock | None = None) -> float:
-        """One turn of every sequence, through all stages."""
+    def step_seconds(self, chunk: Chunk, clock: Clock | None = None) -> float:
+        """Seconds of one chunk of every sequence, through all stages."""
         clock = clock or self.bound_clock
         seconds = decode_seconds if self.phase == "decode" else prefill_seconds
-        stages, hop = self.stage_seconds(turn, clock), self.hop_seconds(turn, clock)
+        stages, hop = self.stage_seconds(chunk, clock), self.hop_seconds(chunk, clock)
         return float(seconds(stages, hop, self.microbatches[0])) + clock.host_seconds
 
     def total_seconds(self, clock: Clock | None = None) -> float:
-        """All turns of a prefill; of decode `output` steps, the cache growing from the prompt on."""
+        """All chunks of a prefill; of decode `output` steps, the cache growing from the prompt on."""
         clock = clock or self.bound_clock
         if self.phase == "decode":
-            turn = self.decode_turns
-            stages, hop = self.stage_seconds(turn, clock), self.hop_seconds(turn, clock)
+            chunk = self.decode_steps
+            stages, hop = self.stage_seconds(chunk, clock), self.hop_seconds(chunk, clock)
             steps = decode_seconds(stages, hop, self.microbatches[0]) + clock.host_seconds
             return float(np.sum(steps))
-        if len(self.turns) == 1:
-            return self.step_seconds(self.turns[0], clock)
-        stages = [self.stage_seconds(turn, clock) for turn in self.turns]
-        hops = [self.hop_seconds(turn, clock) for turn in self.turns]
+        if len(self.chunks) == 1:
+            return self.step_seconds(self.chunks[0], clock)
+        stages = [self.stage_seconds(chunk, clock) for chunk in self.chunks]
+        hops = [self.hop_seconds(chunk, clock) for chunk in self.chunks]
         jobs = self._jobs(hops)
         host = clock.host_seconds * len(jobs) / self.microbatches[0]
         return float(flow_seconds([self._jobs(times) for times in zip(*stages, strict=True)], jobs)) + host
 
     def _jobs(self, times: Sequence[Number]) -> np.ndarray:
-        """Times of each group of turns as times of all jobs: turn by turn, each of all microbatches."""
+        """Times of each group of chunks as times of all jobs: chunk by chunk, each of all microbatches."""
         groups = [
-            np.broadcast_to(time, turn.context.shape if isinstance(turn.context, np.ndarray) else 1)
-            for time, turn in zip(times, self.turns, strict=True)
+            np.broadcast_to(time, chunk.context.shape if isinstance(chunk.context, np.ndarray) else 1)
+            for time, chunk in zip(times, self.chunks, strict=True)
         ]
         return np.repeat(np.concatenate(groups).astype(float), self.microbatches[0])
 
     # -- what chips do and hold -------------------------------------------------------------------------
 
-    def busiest(self, turn: Turn) -> Step:
-        """What a chip of the longest stage does in one turn of every sequence; held bytes are `held`'s."""
-        parts, seconds = self.setting.parts, [float(s) for s in self.stage_seconds(turn)]
-        step = self._step(turn, parts[seconds.index(max(seconds))])
+    def busiest(self, chunk: Chunk) -> Step:
+        """What a chip of the longest stage does in one chunk of every sequence; held bytes are `held`'s."""
+        parts, seconds = self.setting.parts, [float(s) for s in self.stage_seconds(chunk)]
+        step = self._step(chunk, parts[seconds.index(max(seconds))])
         count, held = self.microbatches[0], self.held
         entries = step.ledger.entries
         if count > 1:
@@ -180,44 +213,44 @@ class PhaseRun:
         )
 
     @cached_property
-    def held(self) -> LiveMemory:
+    def held(self) -> ChipMemory:
         """Bytes on a chip of the fullest stage: its weights, the cache of the whole batch at the end of the
-        phase, and the activations of the turn that has most."""
+        phase, and the activations of the chunk that has most."""
         found = []
         for part in set(self.setting.parts):
-            steps = [self._step(turn, part) for turn in self.ends]
+            steps = [self._step(chunk, part) for chunk in self.ends]
             activations = max(step.activation_bytes for step in steps)
             kv = self.microbatches[0] * steps[-1].kv_bytes
-            found.append(LiveMemory(steps[-1].weight_bytes, kv, activations))
+            found.append(ChipMemory(steps[-1].weight_bytes, kv, activations))
         return max(found, key=sum)
 
-    def _bound(self, turn: Turn, part: Part) -> Bound:
-        return bound(self._step(turn, part).ledger, self.setting.peaks)
+    def _bound(self, chunk: Chunk, part: StageLayers) -> Bound:
+        return bound(self._step(chunk, part).ledger, self.setting.peaks)
 
-    def _step(self, turn: Turn, part: Part) -> Step:
-        # an array is known by its id: those priced are kept by `turns` and `decode_turns`
-        context = id(turn.context) if isinstance(turn.context, np.ndarray) else turn.context
-        key = (turn.queries, context, turn.last, part)
+    def _step(self, chunk: Chunk, part: StageLayers) -> Step:
+        # an array is known by its id: those priced are kept by `chunks` and `decode_steps`
+        context = id(chunk.context) if isinstance(chunk.context, np.ndarray) else chunk.context
+        key = (chunk.queries, context, chunk.last, part)
         found = self._steps.get(key)
         if found is None:
-            found = self._steps[key] = self._price(turn, part)
+            found = self._steps[key] = self._price(chunk, part)
         return found
 
-    def _price(self, turn: Turn, part: Part) -> Step:
+    def _price(self, chunk: Chunk, part: StageLayers) -> Step:
         setting = self.setting
         return price_step(
             setting.model,
-            self.layout(turn),
+            self.layout(chunk),
             setting.mesh.size,
             setting.formats,
             batch=self.microbatches[1],
-            queries=turn.queries,
-            context=turn.context,
-            part=part if turn.last else replace(part, unembeds=False),
+            queries=chunk.queries,
+            context=chunk.context,
+            part=part if chunk.last else replace(part, unembeds=False),
         )
 
 
-def _end(turn: Turn) -> Turn:
-    """Of several turns alike the last one."""
-    context = turn.context
-    return replace(turn, context=int(context[-1])) if isinstance(context, np.ndarray) else turn
+def _end(chunk: Chunk) -> Chunk:
+    """The last of several chunks alike."""
+    context = chunk.context
+    return replace(chunk, context=int(context[-1])) if isinstance(context, np.ndarray) else chunk

@@ -9,12 +9,31 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from partita.cost.clock import EstimateClock
-from partita.cost.estimate import StepEstimate, estimate
+from partita.cost.estimate import StepEstimate, estimate, sending_seconds
 from partita.cost.interval import Asked, Interval, around, interval
-from partita.cost.ledger import Ledger
+from partita.cost.ledger import Ledger, Number
 from partita.cost.phase import PhaseRun
+from partita.cost.setting import Setting, slowest_axis
 from partita.specs.profile import Profile
+
+
+@dataclass(frozen=True)
+class EstimateClock:
+    """With the efficiencies of a profile."""
+
+    setting: Setting
+    profile: Profile
+
+    @property
+    def host_seconds(self) -> float:
+        return self.profile.value("step_seconds")
+
+    def stage_seconds(self, ledger: Ledger) -> Number:
+        return estimate(ledger, self.setting.peaks, self.profile).device_seconds
+
+    def hop_seconds(self, sent_bytes: Number) -> Number:
+        level = self.setting.cluster.fabric[slowest_axis(self.setting.cluster)].kind
+        return sending_seconds(sent_bytes / self.setting.hop_bandwidth, level, self.profile)
 
 
 @dataclass(frozen=True)
@@ -24,7 +43,7 @@ class PhaseEstimate:
     busiest: a step's `PhaseRun.busiest`, as the bound cuts it.
     """
 
-    work: PhaseRun
+    run: PhaseRun
     busiest: Ledger
     profile: Profile
 
@@ -32,45 +51,45 @@ class PhaseEstimate:
     def step_seconds(self) -> float:
         """Of the longest step: not below the bound, though a runtime may cut the batch otherwise."""
         timed = self._as_run.step_seconds(self._as_run.longest, self._clock)
-        return max(timed, self.work.step_seconds(self.work.longest))
+        return max(timed, self.run.step_seconds(self.run.longest))
 
     @cached_property
     def total_seconds(self) -> float:
         """Of the whole phase, likewise."""
-        return max(self._as_run.total_seconds(self._clock), self.work.total_seconds())
+        return max(self._as_run.total_seconds(self._clock), self.run.total_seconds())
 
     @cached_property
     def interval(self) -> Interval:
-        return interval(self.profile, asked_of(self.work))
+        return interval(self.profile, asked_of(self.run))
 
     @cached_property
     def ledger(self) -> Ledger:
         """What a chip of the busiest pipeline stage does in a step, the batch cut as the runtime cuts it."""
         timed = self._as_run
-        return self.busiest if timed is self.work else timed.busiest(timed.longest).ledger
+        return self.busiest if timed is self.run else timed.busiest(timed.longest).ledger
 
     @cached_property
     def parts(self) -> StepEstimate:
         """Seconds of `ledger`; the host's are in no stage."""
-        return estimate(self.ledger, self.work.setting.peaks, self.profile)
+        return estimate(self.ledger, self.run.setting.peaks, self.profile)
 
     @cached_property
     def _as_run(self) -> PhaseRun:
-        return _as_run(self.work, self.profile)
+        return _as_run(self.run, self.profile)
 
     @property
     def _clock(self) -> EstimateClock:
-        return EstimateClock(self.work.setting, self.profile)
+        return EstimateClock(self.run.setting, self.profile)
 
     @cached_property
     def step_interval(self) -> tuple[float, float]:
         """Seconds that a step takes at least (not below the bound) and at most, in 90 of 100 cases."""
-        return around(self.step_seconds, self.work.step_seconds(self.work.longest), self.interval)
+        return around(self.step_seconds, self.run.step_seconds(self.run.longest), self.interval)
 
     @cached_property
     def total_interval(self) -> tuple[float, float]:
         """Of the whole phase, likewise."""
-        return around(self.total_seconds, self.work.total_seconds(), self.interval)
+        return around(self.total_seconds, self.run.total_seconds(), self.interval)
 
     @cached_property
     def step_parts(self) -> dict[str, float]:
@@ -85,7 +104,7 @@ class PhaseEstimate:
             "layer_seconds": float(found.layer_seconds),
             "host_seconds": found.host_seconds,
         }
-        idle = self.step_seconds - float(found.step_seconds) if self.work.setting.stages > 1 else 0.0
+        idle = self.step_seconds - float(found.step_seconds) if self.run.setting.stages > 1 else 0.0
         idle = max(0.0, idle)
         operations = self.step_seconds - idle - sum(others.values())
         return {"operation_seconds": operations, **others, "idle_seconds": idle}
@@ -103,35 +122,35 @@ class PhaseEstimate:
         }
 
 
-def expect(work: PhaseRun, busiest: Ledger) -> PhaseEstimate | None:
+def expect(run: PhaseRun, busiest: Ledger) -> PhaseEstimate | None:
     """The estimate of a phase by its cluster's profile; None where it has none."""
-    profile = work.setting.cluster.profile
-    return None if profile is None else PhaseEstimate(work, busiest, profile)
+    profile = run.setting.cluster.profile
+    return None if profile is None else PhaseEstimate(run, busiest, profile)
 
 
-def estimated_seconds(work: PhaseRun, profile: Profile) -> float:
+def estimated_seconds(run: PhaseRun, profile: Profile) -> float:
     """Of the whole phase, by any profile: `PhaseEstimate.total_seconds` before it is held above the bound."""
-    return _as_run(work, profile).total_seconds(EstimateClock(work.setting, profile))
+    return _as_run(run, profile).total_seconds(EstimateClock(run.setting, profile))
 
 
-def asked_of(work: PhaseRun) -> Asked:
+def asked_of(run: PhaseRun) -> Asked:
     """What a phase is, as a profile's region counts it."""
-    turn = work.longest
+    chunk = run.longest
     return Asked(
-        parameters=work.setting.model.parameters,
-        chips=work.setting.cluster.chips,
-        tokens=work.batch * turn.queries,
-        context=float(turn.queries if turn.context is None else turn.context),
-        phase=work.phase,
-        layout=str(work.roles),
-        weights=work.setting.formats.weights,
-        activations=work.setting.formats.activations,
-        chip=work.setting.cluster.chip.name,
+        parameters=run.setting.model.parameters,
+        chips=run.setting.cluster.chips,
+        tokens=run.batch * chunk.queries,
+        context=float(chunk.queries if chunk.context is None else chunk.context),
+        phase=run.phase,
+        layout=str(run.roles),
+        weights=run.setting.formats.weights,
+        activations=run.setting.formats.activations,
+        chip=run.setting.cluster.chip.name,
     )
 
 
-def _as_run(work: PhaseRun, profile: Profile) -> PhaseRun:
+def _as_run(run: PhaseRun, profile: Profile) -> PhaseRun:
     """With the microbatches of the profile's runtime, where these are known."""
-    if profile.microbatch_tokens is None or work.setting.stages == 1:
-        return work
-    return work.cut(profile.microbatch_tokens)
+    if profile.microbatch_tokens is None or run.setting.stages == 1:
+        return run
+    return run.cut(profile.microbatch_tokens)

@@ -5,22 +5,21 @@ Knows nothing about other layouts: choosing is the planner's.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from partita.cost.bound import Bound, bound
 from partita.cost.estimate import estimate
 from partita.cost.ledger import plain_number
-from partita.cost.limits import largest
-from partita.cost.metrics import chip_seconds_per_token, mfu
-from partita.cost.padding import padded_dims, padded_parameters
 from partita.cost.phase import PhaseRun
 from partita.cost.phase_estimate import PhaseEstimate, expect
+from partita.cost.roofline import Bound, bound, chip_seconds_per_token, mfu
 from partita.cost.setting import Phase, Setting
 from partita.cost.step import Step, price_cache_reshard
 from partita.sharding.layout import Layout, Storage, plan_storage
 from partita.sharding.roles import Roles
+from partita.specs.model import Model
 from partita.specs.profile import Profile
 
 __all__ = ["SCHEMA", "Phase", "Prediction", "Setting", "predict", "reshard_seconds"]
@@ -42,7 +41,7 @@ class Prediction:
     layout: Layout
     step: Step
     bound: Bound
-    work: PhaseRun
+    run: PhaseRun
 
     def priced_in(self, setting: Setting) -> Prediction:
         """The same layout and storage in another setting."""
@@ -51,11 +50,11 @@ class Prediction:
     @property
     def batch(self) -> int:
         """Sequences of a decode step, prompts of a prefill."""
-        return self.work.batch
+        return self.run.batch
 
     @property
     def tokens_per_step(self) -> int:
-        return self.batch * self.work.longest.queries
+        return self.batch * self.run.longest.queries
 
     @property
     def steps(self) -> int:
@@ -67,17 +66,17 @@ class Prediction:
 
     @cached_property
     def step_seconds(self) -> float:
-        return self.work.step_seconds(self.work.longest)
+        return self.run.step_seconds(self.run.longest)
 
     @cached_property
     def total_seconds(self) -> float:
         """All chunks of the prompt, or all `output` decode steps, the cache growing from the prompt on."""
-        return self.work.total_seconds()
+        return self.run.total_seconds()
 
     @cached_property
     def estimate(self) -> PhaseEstimate | None:
         """What the phase is expected to take; None where the cluster has no profile."""
-        return expect(self.work, self.step.ledger)
+        return expect(self.run, self.step.ledger)
 
     @property
     def idle_seconds(self) -> float:
@@ -147,7 +146,7 @@ class Prediction:
         """Most sequences of this context that still fit; 0 if none."""
         stages = self.setting.stages
         starts = {stages * (size - 1) + 1 for size in self._split_sizes()}  # a microbatch of `size` and up
-        return largest(lambda batch: self._held(batch, self.work.tokens), starts)
+        return largest(lambda batch: self._held(batch, self.run.tokens), starts)
 
     def _split_sizes(self) -> set[int]:
         """Numbers of sequences or query tokens from which the layout can split them over more chips."""
@@ -157,8 +156,8 @@ class Prediction:
         return found
 
     def _held(self, batch: int, tokens: int) -> bool:
-        chip, work = self.setting.cluster.chip, self.work
-        held = PhaseRun(self.setting, self.phase, work.roles, work.storage, batch, tokens).held
+        chip, run = self.setting.cluster.chip, self.run
+        held = PhaseRun(self.setting, self.phase, run.roles, run.storage, batch, tokens).held
         return bool(sum(held) + chip.runtime_bytes <= chip.hbm_bytes)
 
     @cached_property
@@ -225,16 +224,16 @@ class Prediction:
 
     def _pipeline(self) -> dict[str, Any]:
         """The stages of one step, and what travels between them; seconds and bytes of one microbatch."""
-        work, turn = self.work, self.work.longest
-        count, largest_one = work.microbatches
+        run, chunk = self.run, self.run.longest
+        count, largest_one = run.microbatches
         return {
             "stages": self.setting.stages,
             "layers": [part.layers for part in self.setting.parts],
             "microbatches": count,
             "microbatch": largest_one,
-            "stage_seconds": [float(seconds) for seconds in work.stage_seconds(turn)],
-            "hop_bytes": int(work.hop_bytes(turn)) if self.setting.stages > 1 else 0,
-            "hop_seconds": float(work.hop_seconds(turn)),
+            "stage_seconds": [float(seconds) for seconds in run.stage_seconds(chunk)],
+            "hop_bytes": int(run.hop_bytes(chunk)) if self.setting.stages > 1 else 0,
+            "hop_seconds": float(run.hop_seconds(chunk)),
         }
 
 
@@ -247,9 +246,9 @@ def predict(setting: Setting, phase: Phase, roles: Roles, storage: Storage | Non
         if phase == "prefill"
         else (workload.batch, workload.context)
     )
-    work = PhaseRun(setting, phase, roles, storage, batch, tokens)
-    layout, step = work.layout(work.longest), work.busiest(work.longest)
-    return Prediction(setting, phase, layout, step, bound(step.ledger, setting.peaks), work)
+    run = PhaseRun(setting, phase, roles, storage, batch, tokens)
+    layout, step = run.layout(run.longest), run.busiest(run.longest)
+    return Prediction(setting, phase, layout, step, bound(step.ledger, setting.peaks), run)
 
 
 def reshard_seconds(prefill: Prediction, decode: Prediction, profile: Profile | None = None) -> float:
@@ -274,3 +273,42 @@ def reshard_seconds(prefill: Prediction, decode: Prediction, profile: Profile | 
     if profile is not None:
         return max(float(estimate(ledger, peaks, profile).device_seconds) for ledger in ledgers)
     return max(float(bound(ledger, peaks).communication_seconds) for ledger in ledgers)
+
+
+def padded_dims(model: Model, storage: Storage, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Every dim that could be padded: its size in the model and as stored; `sizes` maps axes to chips."""
+    padded = storage.padded(model, sizes)
+    return {
+        "heads": (model.heads, padded["K"] * padded["G"]),
+        "kv_heads": (model.kv_heads, padded["K"]),
+        "d_model": (model.d_model, padded["E"]),
+        "d_ff": (model.d_ff, padded["F"]),
+        "vocabulary": (model.vocabulary, padded["V"]),
+    }
+
+
+def padded_parameters(model: Model, storage: Storage, sizes: Mapping[str, int]) -> int:
+    """Parameters added by padding, over all chips."""
+    stored = {name: size for name, (_, size) in padded_dims(model, storage, sizes).items()}
+    return model.model_copy(update=stored).parameters - model.parameters
+
+
+def largest(fits: Callable[[int], bool], starts: Iterable[int]) -> int:
+    """The largest whole number that fits, 0 if none does.
+
+    Memory grows with the number from one of `starts` to the next, but a layout may split more from there
+    on: found in the last of these ranges whose start fits, by doubling and bisection.
+    """
+    ranges = sorted(starts)
+    low = next((start for start in reversed(ranges) if fits(start)), 0)
+    if not low:
+        return 0
+    high = min((start for start in ranges if start > low), default=0)
+    if not high:
+        high = 2 * low
+        while high < 2**41 and fits(high):
+            low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

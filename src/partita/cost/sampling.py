@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from partita.cost.ledger import Number
-from partita.cost.masks import smaller
-from partita.cost.sized import Sized
+from partita.cost.cache import smaller
+from partita.cost.ledger import Number, Sized
 from partita.program.sampling import (
     BITS,
     NUMBERS,

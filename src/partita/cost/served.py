@@ -19,9 +19,9 @@ from functools import cached_property
 
 import numpy as np
 
-from partita.cost.bound import Peaks, bound
 from partita.cost.estimate import estimate
 from partita.cost.ledger import Ledger, Number
+from partita.cost.roofline import Peaks, bound
 from partita.cost.setting import Setting
 from partita.cost.step import Step, price_step
 from partita.errors import InputError

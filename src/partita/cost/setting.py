@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from partita.cost.bound import Peaks, peaks
 from partita.cost.links import mesh_links
-from partita.cost.parts import Part, split_layers
+from partita.cost.roofline import Peaks, peaks
+from partita.cost.schedule import StageLayers, split_layers
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
@@ -45,7 +45,7 @@ class Setting:
         return peaks(self.cluster.chip, self.formats, mesh_links(self.mesh, self.stage_cluster))
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[StageLayers, ...]:
         """What each stage runs, in order."""
         return split_layers(self.model, self.stages)
 

@@ -6,13 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from partita.cost.layers import in_cache
-from partita.cost.ledger import Ledger, Number
-from partita.cost.masks import smaller
+from partita.cost.cache import in_cache, smaller
+from partita.cost.ledger import Ledger, Number, Sized
 from partita.cost.ops import CostOps
-from partita.cost.parts import Part, whole
 from partita.cost.sampling import price_draw
-from partita.cost.sized import Sized
+from partita.cost.schedule import StageLayers, whole
 from partita.program import transformer
 from partita.program.ops import Pass
 from partita.program.options import RunOptions
@@ -53,7 +51,7 @@ def price_step(
     all_logits: bool = False,
     sampler: Kind | None = "greedy",
     free_permutes: bool = False,
-    part: Part | None = None,
+    part: StageLayers | None = None,
     run_options: RunOptions | None = None,
 ) -> Step:
     """Prices a prefill step (`context` None: `queries` tokens attend to each other) or a decode step
@@ -127,7 +125,7 @@ def price_cache_reshard(
     *,
     batch: Number,
     tokens: Number,
-    part: Part | None = None,
+    part: StageLayers | None = None,
 ) -> Ledger:
     """Prices moving a prompt's keys and values of all layers from one phase's sharding to another's.
 
@@ -213,7 +211,7 @@ def _stored(
     return Sized(sharding, sizes, format, format, kind="weight", stored_bytes=stored, scale=scale)
 
 
-def _ends(model: Model, part: Part) -> set[str]:
+def _ends(model: Model, part: StageLayers) -> set[str]:
     """Parameters outside the layers that a part needs; a tied embedding is kept at both ends."""
     found = {"embed", "positions"} if part.embeds else set()
     if part.unembeds:

@@ -46,8 +46,7 @@ class Batch:
 class Engine:
     """Runs a checkpoint split over a mesh.
 
-    >>> from partita.checkpoints.protocol import MemoryCheckpoint
-    >>> from partita.checkpoints.random import random_parameters
+    >>> from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
     >>> from partita.sharding import Mesh, parse_layout
     >>> from partita.specs import Model
     >>> sizes = dict(layers=2, d_model=16, d_ff=32, heads=4, kv_heads=2, head_dim=4, vocabulary=64)

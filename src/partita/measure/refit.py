@@ -57,12 +57,12 @@ class MeasuredRun:
         return sum(each.total_seconds for each in self.predictions)
 
     def estimated_seconds(self, profile: Profile) -> float:
-        return sum(estimated_seconds(each.work, profile) for each in self.predictions)
+        return sum(estimated_seconds(each.run, profile) for each in self.predictions)
 
     @property
     def point(self) -> Point:
         """Left out of a fit with all of its table or column."""
-        asked = tuple(asked_of(each.work) for each in self.predictions)
+        asked = tuple(asked_of(each.run) for each in self.predictions)
         return Point(self.name, (self.group,), self.seconds, self.estimated_seconds, asked)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product as every
 
-from partita.cost.parts import split_layers
+from partita.cost.schedule import split_layers
 from partita.cost.setting import slowest_axis, stage_of
 from partita.errors import InputError
 from partita.planner.basis import Basis, basis_of

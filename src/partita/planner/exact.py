@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from partita.cost.pipeline import microbatches
 from partita.cost.prediction import Prediction, predict
+from partita.cost.schedule import microbatches
 from partita.cost.setting import Phase, Setting, stage_of
 from partita.errors import InputError
 from partita.planner.join import Piece, join, pieces

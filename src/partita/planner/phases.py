@@ -8,8 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from partita.cost.parts import Part, split_layers, whole
-from partita.cost.pipeline import divided_microbatches, microbatches
+from partita.cost.schedule import StageLayers, divided_microbatches, microbatches, split_layers, whole
 from partita.cost.setting import Phase
 from partita.planner.question import Question
 from partita.planner.space import Topology, axis_roles, count_rows, rows
@@ -163,7 +162,7 @@ def _contexts(question: Question) -> tuple[float, float]:
     return low, workload.context
 
 
-def _part(question: Question, chunked: bool) -> Part | None:
+def _part(question: Question, chunked: bool) -> StageLayers | None:
     """What is priced: the model, or of a pipeline the layers of its first stage, or what every chunk has."""
     if question.stages > 1:
         first = split_layers(question.model, question.stages)[0]

@@ -32,7 +32,7 @@ def survey(setting: Setting, phase: Phase, count: int, basis: Basis | None = Non
     The first is the best there is, to a thousandth, and with it a quarter of the others comes from directly
     behind it; then, again and again, the farthest from those so far by the logarithm of its time, none beyond
     `_WORST` times the best. Times are by `basis`, as `basis_of` has it. Left out are layouts that do not fit
-    and those that the planner does not price because they cannot be the best; where none fits, there are none.
+    and those the planner does not price because they cannot be the best; where none fits, there are none.
     """
     basis = basis_of((setting.cluster,), basis)
     ranked = _ranked(setting, phase, basis)

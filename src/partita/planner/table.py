@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from partita.cost.bound import bound, peaks
 from partita.cost.estimate import estimate
 from partita.cost.ledger import Number
-from partita.cost.parts import Part
 from partita.cost.prediction import Phase
+from partita.cost.roofline import bound, peaks
+from partita.cost.schedule import StageLayers
 from partita.cost.step import Step, price_step
 from partita.planner.batched_layout import layout, links, spread
 from partita.planner.space import AxisRoles, Counts, Topology
@@ -77,7 +77,7 @@ def price_table(
     *,
     queries: int,
     contexts: tuple[float, float] | None,
-    part: Part | None = None,
+    part: StageLayers | None = None,
     profile: Profile | None = None,
 ) -> Table:
     """Prices every row of `counts` at every batch.
@@ -129,7 +129,7 @@ def passes(
     *,
     queries: int,
     context: float | np.ndarray | None,
-    part: Part | None = None,
+    part: StageLayers | None = None,
     profile: Profile | None = None,
 ) -> Iterator[Pass]:
     """Prices every row at every batch; `context` may be an array [contexts], each then priced as well.

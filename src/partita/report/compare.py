@@ -1,4 +1,4 @@
-"""Two plans side by side as a table. Knows nothing about how the numbers were made."""
+"""Two plans side by side as a table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partita.advice.compare import Comparison, Figure
+from partita.report.tables import plain_table
 from partita.specs.units import format_bytes, format_count, format_seconds
 
 _LABELS = {
@@ -28,12 +29,12 @@ _LABELS = {
 def comparison(found: Comparison, a: str = "A", b: str = "B") -> Group:
     """What was asked differently, the layouts, then every figure; `a` and `b` name the plans.
 
-    Times and what follows from them are there as estimated, where both plans are, and as bound.
+    Times and what follows from them are shown by the estimate, where both plans have one, and by the bound.
     """
-    asked = _table("asked", a, b)
+    asked = plain_table("asked", a, b, cut=("asked",))
     for name, (mine, theirs) in found.setting.items():
         asked.add_row(name, Text(_short(mine)), Text(_short(theirs)))
-    layouts = _table("layout", a, b)
+    layouts = plain_table("layout", a, b, cut=("layout",))
     for phase, (mine, theirs) in found.layouts.items():
         layouts.add_row(phase, Text(mine), Text(theirs))
     parts: list[RenderableType] = [
@@ -48,7 +49,7 @@ def comparison(found: Comparison, a: str = "A", b: str = "B") -> Group:
 
 
 def _figures(name: str, figures: Sequence[Figure], a: str, b: str) -> Table:
-    table = _table(name, a, b, "better", numbers=True)
+    table = plain_table(name, a, b, "better", right=(a, b), cut=(name, "better"))
     for figure in figures:
         table.add_row(
             label(figure), _value(figure, figure.a), _value(figure, figure.b), _verdict(figure, a, b)
@@ -57,11 +58,6 @@ def _figures(name: str, figures: Sequence[Figure], a: str, b: str) -> Table:
 
 
 NOTE = "Under bound times, costs and MFU are bounds. `partita glossary` defines these and every other figure."
-
-
-def comparison_json(found: Comparison, a: str = "A", b: str = "B") -> dict[str, Any]:
-    """The object `plan --compare --json` prints: `partita.comparison/1`."""
-    return {**found.as_json(), "plans": {"a": a, "b": b}}
 
 
 def label(figure: Figure) -> str:
@@ -73,16 +69,6 @@ def label(figure: Figure) -> str:
     if kind == "memory":
         return f"{phase} memory per chip: {part}"
     return f"{phase} MFU" if kind == "mfu" else figure.name
-
-
-def _table(first: str, a: str, b: str, *more: str, numbers: bool = False) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first)
-    for name in (a, b):
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
-    for name in more:
-        table.add_column(name)
-    return table
 
 
 def _verdict(figure: Figure, a: str, b: str) -> str:

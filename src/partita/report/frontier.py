@@ -1,4 +1,4 @@
-"""The Pareto frontier of a plan, as a table and as a plot. Knows nothing about how it was found."""
+"""The Pareto frontier of a plan, as a table and as a plot."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from partita.cost.setting import Phase
 from partita.planner.basis import Basis
 from partita.planner.frontier import Point
 from partita.planner.plan import Plan
-from partita.report.expected import phase_text, step_text
 from partita.report.plots import Panel, Series, draw, save
-from partita.report.tables import columns, layout_text
+from partita.report.predictions import phase_text, step_text
+from partita.report.tables import layout_text, plain_table
 from partita.specs.units import format_seconds
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
@@ -29,7 +29,7 @@ _ESTIMATE = (
 
 
 def _times(plan: Plan) -> tuple[Basis, ...]:
-    """Which times its points have; what the plan goes by comes first."""
+    """Which times its points have; the one that the plan is ranked by comes first."""
     if plan.decode.estimate is None:
         return ("bound",)
     return ("estimate", "bound") if plan.ranked_by == "estimate" else ("bound", "estimate")
@@ -38,13 +38,13 @@ def _times(plan: Plan) -> tuple[Basis, ...]:
 def frontier_table(plan: Plan, most: int = 8) -> Table:
     """At most `most` points a phase, spread evenly; all of them are in the JSON.
 
-    Cost and MFU are of the time the plan goes by, the first.
+    Cost and MFU follow from the time that the plan is ranked by, the first.
     """
     times = _times(plan)
     names = {"bound": "time, bound", "estimate": "time, estimated"}
     cost, mfu = "chip-ms per token", "MFU, estimated" if times[0] == "estimate" else "MFU, at most"
     right = ("chips", "batch", *(names[basis] for basis in times), cost, mfu)
-    table = columns("frontier", "chips", "batch", "layout", *right[2:], right=right)
+    table = plain_table("frontier", "chips", "batch", "layout", *right[2:], right=right)
     for phase in PHASES:
         points = [point for point in plan.frontier if point.prediction.phase == phase]
         if len(points) > most:
@@ -95,7 +95,7 @@ def plot_frontier(plan: Plan, path: Path) -> None:
 
 
 def panels(plan: Plan) -> list[Panel]:
-    """Of each phase the cost, then the MFU, against latency."""
+    """Cost against latency, then MFU against latency, for each phase."""
     points = {phase: [x for x in plan.frontier if x.prediction.phase == phase] for phase in PHASES}
     times = _times(plan)
     return [_panel(phase, points[phase], times, mfu=mfu) for phase in PHASES for mfu in (False, True)]
@@ -115,15 +115,15 @@ def _panel(phase: Phase, points: Sequence[Point], times: Sequence[Basis], *, mfu
 
 
 def _series(points: Sequence[Point], basis: Basis, *, mfu: bool, labelled: bool) -> Series:
-    """The points by one of their times; of an estimate with the area its ranges cover."""
+    """The points by one of their times; around estimates the area that their ranges cover."""
     priced = [replace(point, basis=basis) for point in points]
     x = tuple(point.seconds for point in priced)
     y = tuple(point.mfu if mfu else point.chip_seconds_per_token * 1e3 for point in priced)
     low, high = [], []
     for point, seconds, value in zip(points, x, y, strict=True):
-        expected = point.prediction.estimate
-        if basis == "estimate" and expected is not None:
-            around = expected.step_interval if point.prediction.phase == "decode" else expected.total_interval
+        estimate = point.prediction.estimate
+        if basis == "estimate" and estimate is not None:
+            around = estimate.step_interval if point.prediction.phase == "decode" else estimate.total_interval
             for end, reached in zip((low, high), around, strict=True):
                 factor = reached / seconds
                 end.append((reached, value / factor if mfu else value * factor))

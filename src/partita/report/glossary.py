@@ -1,7 +1,6 @@
 """The one glossary: every figure and word that is printed, defined exactly as it is computed here.
 
-The words are in `glossary.toml`; README, tables and JSON Schemas use them. Knows nothing about any particular
-prediction.
+The words are in `glossary.toml`; README, tables and JSON Schemas use them.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 from rich.text import Text
 
+from partita.report.tables import plain_table
+
 SCHEMA = "partita.glossary/1"
 
 
-class Entry(BaseModel):
+class GlossaryEntry(BaseModel):
     """A word, its definition, its unit where it is a figure, and who defined it where that was not us."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,17 +31,15 @@ class Entry(BaseModel):
 
 
 @cache
-def glossary() -> tuple[Entry, ...]:
-    """All entries, those that others build on first."""
+def glossary() -> tuple[GlossaryEntry, ...]:
+    """All entries; a word stands before those that are defined by it."""
     text = files("partita.report").joinpath("glossary.toml").read_text(encoding="utf-8")
-    return tuple(Entry(**entry) for entry in tomllib.loads(text)["terms"])
+    return tuple(GlossaryEntry(**entry) for entry in tomllib.loads(text)["terms"])
 
 
 def glossary_table() -> Table:
     """The glossary for people."""
-    found = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("term", "unit", "what it is here"):
-        found.add_column(name, overflow="fold")
+    found = plain_table("term", "unit", "what it is here")
     for entry in glossary():
         source = f" ({entry.source})" if entry.source else ""
         found.add_row(Text(entry.term), entry.unit, Text(f"{entry.definition}{source}"))

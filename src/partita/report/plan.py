@@ -1,4 +1,4 @@
-"""A plan for people: the layouts, why, what comes next, and what else was asked. Knows no prices."""
+"""A plan for people: the layouts, why, what comes next, and what else was asked."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from partita.advice.other_engines import other_engines, partition_specs
 from partita.planner.disaggregation import DisaggregatedPlan
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
-from partita.report import answers as shown
+from partita.report import advice as shown
 from partita.report.compare import comparison
-from partita.report.expected import note, phase_text, step_text
 from partita.report.frontier import frontier_table
-from partita.report.tables import binding_text, columns, layout_text, predictions
+from partita.report.predictions import estimate_note, phase_text, prediction_table, step_text
+from partita.report.tables import binding_text, layout_text, plain_table
 from partita.specs.units import format_bytes, format_count, format_range, format_seconds
 
 
@@ -30,9 +30,9 @@ def plan(
     found = answers.plan
     parts: list[RenderableType] = [
         _head(found),
-        predictions([found.prefill, found.decode]),
+        prediction_table([found.prefill, found.decode]),
         *_total(found),
-        note(found.predictions()),
+        estimate_note(found.predictions()),
         *_space(found),
         *_server(answers),
         Text(),
@@ -76,7 +76,7 @@ def _head(found: Plan) -> Text:
 
 
 def _total(found: Plan) -> list[Text]:
-    """Latency and cost of a request: as estimated where there is a profile, and as bound."""
+    """Latency and cost of a request, by the estimate where there is a profile and by the bound."""
     texts = []
     if found.decode.estimate is not None:
         pair = replace(found.chosen, basis="estimate")
@@ -104,7 +104,8 @@ def _moved(pair: Pair) -> str:
 
 
 def _range(pair: Pair) -> tuple[float, float]:
-    """Of an estimated latency: both phases at one end of theirs, since errors of one profile are alike."""
+    """The range of an estimated latency: both phases at their low ends and both at their high ends, since
+    the errors of one profile are alike."""
     low = high = pair.reshard_seconds
     for phase in (pair.prefill.estimate, pair.decode.estimate):
         assert phase is not None
@@ -113,7 +114,7 @@ def _range(pair: Pair) -> tuple[float, float]:
 
 
 def _space(found: Plan) -> list[Text]:
-    """Where not every layout was priced, which were."""
+    """Which layouts were priced, where not all of them were."""
     space = found.space
     if not space or space["complete"]:
         return []
@@ -145,16 +146,17 @@ def _server(answers: Advice) -> list[Text]:
 
 
 def _why(found: Plan) -> Table:
-    why = columns("why")
+    why = plain_table("why")
     for reason in found.reasons:
         why.add_row(Text(reason))
     return why
 
 
 def _runners_up(found: Plan) -> Table:
-    """The other pairs, by what all are ranked by; with their cluster where it is not the same of all."""
+    """The pairs that come next, with their clusters where these differ."""
     right = ("batches", "latency", "chip-ms per output token", "loses by")
-    others = columns(f"runner-up by {found.ranked_by}: prefill", "decode", "mesh", *right, right=right)
+    first = f"runner-up by {found.ranked_by}: prefill"
+    others = plain_table(first, "decode", "mesh", *right, right=right)
     pairs = (found.chosen, *found.runners_up)
     one = len({pair.decode.setting.cluster.name for pair in pairs}) == 1
     for pair, row in zip(found.runners_up, found.losses(), strict=True):
@@ -174,7 +176,8 @@ def _runners_up(found: Plan) -> Table:
 def disaggregated(pools: DisaggregatedPlan, found: Plan) -> Group:
     """Both pools, and how they compare with the plan on shared chips."""
     times = ("time, estimated", "time, bound") if found.decode.estimate else ("time, bound",)
-    table = columns("pool", "units", "chips each", "layout", "batch", *times, "prompts/s each", "binds")
+    more = ("prompts/s each", "binds")
+    table = plain_table("pool", "units", "chips each", "layout", "batch", *times, *more)
     for name, count, unit in (
         ("prefill", pools.prefill_units, pools.prefill),
         ("decode", pools.decode_units, pools.decode),

@@ -1,7 +1,6 @@
-"""Draws one panel of a plot on matplotlib axes: scales, series, rules, and labels beside points.
+"""Draws one panel of a plot on matplotlib axes: scales, series, reference lines, and labels beside points.
 
-Knows the plot's values (`plots.py`) and matplotlib; nothing about files or what the figures mean. Only
-`plots.draw` imports it, since it needs matplotlib.
+Only `plots.draw` imports it, since it needs matplotlib.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from partita.report.plots import Panel, Rule, Scale, Series
+from partita.report.plots import Panel, ReferenceLine, Scale, Series
 from partita.report.point_labels import Box, Label, along, place
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -52,9 +51,10 @@ def draw_panel(ax: Axes, panel: Panel, legend: bool) -> None:
             low, high = axis.get_view_interval()
             axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 2e3 * low else (1,)))
     low, high = ax.get_ylim()
-    for rule in panel.rules:
-        near = [r for r in panel.rules if r.axis == "y" and 0 < (r.value - rule.value) / (high - low) < 0.045]
-        _draw_rule(ax, rule, below=bool(near))
+    heights = [line.value for line in panel.lines if line.axis == "y"]
+    for line in panel.lines:
+        near = any(0 < (height - line.value) / (high - low) < 0.045 for height in heights)
+        _draw_line(ax, line, below=near)
     if panel.series and legend:
         ax.legend(**_legend_style(panel))
 
@@ -134,22 +134,23 @@ def _stretch(ax: Axes, panel: Panel) -> None:
         ax.set_ylim(low, high * (high / low) ** panel.headroom)
 
 
-def _draw_rule(ax: Axes, rule: Rule, below: bool) -> None:
-    line: dict[str, Any] = {"color": "#666666", "linestyle": "dotted", "linewidth": 1}
+def _draw_line(ax: Axes, line: ReferenceLine, below: bool) -> None:
+    """The line and its label; `below` writes the label under a line that has another close above it."""
+    style: dict[str, Any] = {"color": "#666666", "linestyle": "dotted", "linewidth": 1}
     text: dict[str, Any] = {"textcoords": "offset points", "fontsize": 7, "color": "#444444"}
-    end = rule.at == "end"
-    if rule.axis == "x":
-        ax.axvline(rule.value, **line)
+    end = line.at == "end"
+    if line.axis == "x":
+        ax.axvline(line.value, **style)
         text |= {"rotation": 90, "va": "top" if end else "bottom", "xytext": (3, 0)}
         ax.annotate(
-            rule.label, (rule.value, 0.98 if end else 0.02), xycoords=("data", "axes fraction"), **text
+            line.label, (line.value, 0.98 if end else 0.02), xycoords=("data", "axes fraction"), **text
         )
     else:
-        ax.axhline(rule.value, **line)
+        ax.axhline(line.value, **style)
         text |= {"ha": "right" if end else "left", "va": "top" if below else "bottom"}
         text |= {"xytext": (0, -2 if below else 1)}
         ax.annotate(
-            rule.label, (0.99 if end else 0.01, rule.value), xycoords=("axes fraction", "data"), **text
+            line.label, (0.99 if end else 0.01, line.value), xycoords=("axes fraction", "data"), **text
         )
 
 

@@ -1,6 +1,5 @@
 """Plots as plain values, and drawing them with matplotlib into a PNG or SVG file.
 
-Knows nothing about models, chips or layouts: only points, their labels and what kind of figure they are.
 matplotlib is imported by the functions that draw, so that building a plot costs nothing.
 """
 
@@ -45,7 +44,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ReferenceLine:
     """A dotted line across the panel where `axis` has this value; its label is at the line's start or end."""
 
     axis: Literal["x", "y"]
@@ -63,7 +62,7 @@ class Panel:
     x_label: str
     y_label: str
     series: tuple[Series, ...]
-    rules: tuple[Rule, ...] = ()
+    lines: tuple[ReferenceLine, ...] = ()
     x_scale: Scale = "linear"
     y_scale: Scale = "linear"
     x_ticks: tuple[float, ...] = ()

@@ -1,6 +1,6 @@
 """Where labels beside points find room: greedily, each as near to its point as nothing else is covered.
 
-Works on plain coordinates in dots; knows nothing about matplotlib.
+Works on plain coordinates in dots, without matplotlib.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ _CHARACTER = (0.6, 1.15)
 
 @dataclass(frozen=True)
 class Label:
+    """A text to be written beside a point."""
+
     text: str
     point: tuple[float, float]  # dots
     gap: float = 3.0  # kept free between the two, in the unit of the font size
@@ -23,6 +25,8 @@ class Label:
 
 @dataclass(frozen=True)
 class Box:
+    """A rectangle of the page, in dots."""
+
     left: float
     bottom: float
     right: float
@@ -34,6 +38,7 @@ class Box:
         return not apart and other.bottom < self.top and other.top > self.bottom
 
     def within(self, other: Box) -> bool:
+        """Whether no part of it is outside the other."""
         across = other.left <= self.left and self.right <= other.right
         return across and other.bottom <= self.bottom and self.top <= other.top
 
@@ -57,8 +62,8 @@ def place(
 ) -> list[tuple[float, float] | None]:
     """Offset of each label's lower left corner from its point; None where no place is free.
 
-    points: of what is drawn; none may be covered; taken: boxes that are not free; frame: the
-    box labels stay in. All in dots, `scale` dots to a unit of offset (and of `font_size`).
+    points: those that are drawn and may not be covered; taken: boxes that are not free; frame: the box that
+    labels stay in. All are in dots, with `scale` dots to a unit of offset and of `font_size`.
     """
     occupied = list(taken) + [Box(x - 1, y - 1, x + 1, y + 1) for x, y in points]
     found: list[tuple[float, float] | None] = []

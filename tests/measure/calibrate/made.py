@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from partita.cost.bound import peaks
 from partita.cost.links import mesh_links
 from partita.cost.phase_estimate import estimated_seconds
+from partita.cost.roofline import peaks
 from partita.measure.calibrate import collectives, layers, matmul, memory
 from partita.measure.calibrate.machine import Machine
 from partita.measure.calibrate.run import Key
@@ -97,7 +97,7 @@ def seconds(key: Key, on: Cluster, profile: Profile) -> float:
         case collectives.Collective():
             return collectives.estimated(key, on, profile)
         case layers.Layered():
-            return estimated_seconds(key.predicted(on).work, profile)
+            return estimated_seconds(key.predicted(on).run, profile)
 
 
 def programs(machine: Machine) -> list[Key]:
@@ -128,4 +128,4 @@ def bound_seconds(key: Key, on: Cluster) -> float:
             links, axes = collectives.along(key, on)
             return key.times * float(links.seconds(key.kind, axes, key.sent_bytes))
         case layers.Layered():
-            return key.predicted(on).work.total_seconds()
+            return key.predicted(on).run.total_seconds()

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from tests.measure.calibrate.made import cluster, gpus, truth
 
-from partita.cost.bound import peaks
 from partita.cost.links import mesh_links
+from partita.cost.roofline import peaks
 from partita.measure.calibrate import layers, matmul, memory
 from partita.measure.calibrate.machine import machine
 from partita.measure.calibrate.matmul import Matmul
@@ -59,7 +59,7 @@ def test_all_that_is_held_at_once_fits_an_accelerator_of_16_gb():
         held += sum(m.layers * m.width**2 * BYTES[m.dtype] for m in matmul.settings(here))
         models, most = {}, 0
         for step in layers.settings(here):
-            used = step.predicted(cluster(here)).work.held
+            used = step.predicted(cluster(here)).run.held
             models[step.model, str(step.roles)] = used.weights
             held += used.kv if step.phase == "decode" else 0
             most = max(most, used.activations)

@@ -109,7 +109,7 @@ def test_unseen_layouts_are_foretold_and_two_runs_agree():
         for phase, batch, prompt in sizes:
             workload = Workload(prompt=prompt, output=1, batch=batch, context=prompt + 1)
             setting = Setting(resolve_model("smollm2-135m"), on, mesh, formats, workload)
-            works.append(predict(setting, phase, roles).work)
+            works.append(predict(setting, phase, roles).run)
     truth = np.array([estimated_seconds(work, true) for work in works])
     found = []
     for seed in (1, 2):

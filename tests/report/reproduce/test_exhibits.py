@@ -12,9 +12,10 @@ from rich.table import Table
 
 from partita.errors import InputError
 from partita.report.plots import Series
-from partita.report.reproduce import EXHIBITS, Exhibit, build, figure3, figure8
+from partita.report.reproduce import EXHIBITS, Exhibit, attention, build, layouts
 from partita.report.reproduce.exhibit import Column
-from partita.report.reproduce.pricing import Run, frontier, on_torus, run
+from partita.report.reproduce.palm import pareto
+from partita.report.reproduce.pricing import Run, on_torus, run
 from partita.report.reproduce.published import published
 from partita.report.reproduce.show import as_text, cell, picture
 
@@ -143,7 +144,7 @@ def test_a_frontier_of_many_runs_drops_what_another_beats():
     def point(r: Run) -> tuple[float, float]:
         return r.seconds, r.chip_seconds_per_token
 
-    found = [point(r) for r in frontier(runs, lambda r: point(r)[1], lambda r: point(r)[0])]
+    found = [point(r) for r in pareto(runs, lambda r: point(r)[1])]
     alone = [
         p
         for p in map(point, runs)
@@ -182,8 +183,8 @@ def test_the_volumes_of_figure_3_are_the_exact_closed_forms():
     tokens, E, F = np.array([2048.0, 262_144.0]), 16_384, 65_536
     ws2d = 2 * tokens * (E / 4 * 15 / 16 + F / 16 * 3 / 4)
     wg_xy = 2 * E * F / 4 * 15 / 16 + 2 * tokens * E / 16 * 3 / 4
-    np.testing.assert_allclose(figure3.volumes("ws2d", tokens), ws2d)
-    np.testing.assert_allclose(figure3.volumes("wg-xy", tokens), wg_xy)
+    np.testing.assert_allclose(layouts.volumes("ws2d", tokens), ws2d)
+    np.testing.assert_allclose(layouts.volumes("wg-xy", tokens), wg_xy)
 
 
 def test_more_chips_leave_figure_6_to_communication(exhibits: dict[str, Exhibit]):
@@ -211,12 +212,12 @@ def test_figure_8_ends_where_memory_does(exhibits: dict[str, Exhibit]):
     limits = {row["variant"]: row["max_context"] for row in rows(exhibits["figure8"], "Longest")}
     multihead, baseline, optimised = limits.values()
     assert 32 <= optimised / multihead <= 64 < optimised / baseline < 68  # section 4.2: "32-64x longer"
-    for s, variant in zip(exhibits["figure8"].panels[0].series, figure8.VARIANTS, strict=True):
+    for s, variant in zip(exhibits["figure8"].panels[0].series, attention.VARIANTS, strict=True):
         assert list(s.hollow) == [context > limits[variant.label] for context in s.x]
-        beyond = [c for c in figure8.CONTEXTS if c > s.x[-1]]
-        assert not any(variant.run(c, figure8.LAYERS).prediction.fits for c in beyond)
+        beyond = [c for c in attention.CONTEXTS if c > s.x[-1]]
+        assert not any(attention.decode_step(variant, c, attention.LAYERS).fits for c in beyond)
     shown = series(exhibits["figure8"], "Multihead, over heads")
-    assert shown.x[-1] < figure8.CONTEXTS[-1]
+    assert shown.x[-1] < attention.CONTEXTS[-1]
     assert all(a < b for a, b in zip(shown.y, shown.y[1:], strict=False))
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from partita.measure.refit import measured_runs
 from partita.report.reproduce import build
-from partita.report.reproduce.exhibit import Exhibit, Rows
-from partita.report.reproduce.fidelity_cells import cells
+from partita.report.reproduce.exhibit import Exhibit, ExhibitTable
+from partita.report.reproduce.fidelity import cells
 from partita.report.reproduce.published import published
 from partita.report.reproduce.show import as_text, picture
 from partita.specs.catalogue import profile, profile_names
@@ -18,7 +18,7 @@ def exhibit() -> Exhibit:
 
 
 @pytest.fixture(scope="module")
-def tables(exhibit: Exhibit) -> dict[str, Rows]:
+def tables(exhibit: Exhibit) -> dict[str, ExhibitTable]:
     return {table.title: table for table in exhibit.tables}
 
 
@@ -42,7 +42,7 @@ def test_bounds_are_below_every_published_time_and_estimate():
         assert cell.low < cell.estimate < cell.high
 
 
-def test_errors_by_table_are_those_of_the_cells(tables: dict[str, Rows]):
+def test_errors_by_table_are_those_of_the_cells(tables: dict[str, ExhibitTable]):
     for row in tables["Errors by table"].rows:
         name, whole = row["table"].removesuffix(", all"), row["table"].endswith(", all")
         group = [c for c in cells() if (c.profile if whole else c.table) == name]
@@ -57,7 +57,7 @@ def test_errors_by_table_are_those_of_the_cells(tables: dict[str, Rows]):
         assert row["inside"] == (None if made else pytest.approx(np.mean(inside)))
 
 
-def test_targets_of_the_two_published_profiles_are_met(tables: dict[str, Rows]):
+def test_targets_of_the_two_published_profiles_are_met(tables: dict[str, ExhibitTable]):
     rows = {(row["table"], row["fitted"]): row for row in tables["Errors by table"].rows}
     tpu, gpu = rows["tpu-v4, all", True], rows["a100, all", True]
     assert tpu["median_error"] < 0.03
@@ -67,7 +67,7 @@ def test_targets_of_the_two_published_profiles_are_met(tables: dict[str, Rows]):
     assert rows["tpu-v4: Figure 1, text", False]["worst_error"] < 0.03
 
 
-def test_every_constant_has_an_interval_or_a_reason(tables: dict[str, Rows]):
+def test_every_constant_has_an_interval_or_a_reason(tables: dict[str, ExhibitTable]):
     constants = table(tables, "Constants")
     assert {row["profile"] for row in constants.rows} == {cell.profile for cell in cells()}
     for row in constants.rows:
@@ -76,14 +76,14 @@ def test_every_constant_has_an_interval_or_a_reason(tables: dict[str, Rows]):
         assert row["meaning"]
 
 
-def test_a_fixed_constant_says_why(tables: dict[str, Rows]):
+def test_a_fixed_constant_says_why(tables: dict[str, ExhibitTable]):
     said = {(row["profile"], row["constant"]): row["fixed"] for row in table(tables, "Why").rows}
     for row in table(tables, "Constants").rows:
         assert (row["low"] is None) == ((row["profile"], row["constant"]) in said)
     assert min(map(len, said.values())) > 20
 
 
-def test_settings_left_out_are_those_of_the_profiles(tables: dict[str, Rows]):
+def test_settings_left_out_are_those_of_the_profiles(tables: dict[str, ExhibitTable]):
     rows = table(tables, "Settings").rows
     tables_of = {
         "tpu-v4": {run.group for run in measured_runs("tpu-v4")},
@@ -120,6 +120,6 @@ def test_it_is_shown_and_drawn(exhibit: Exhibit):
         assert 0 < series.y[0] < series.y[-1] <= 1
 
 
-def table(tables: dict[str, Rows], start: str) -> Rows:
+def table(tables: dict[str, ExhibitTable], start: str) -> ExhibitTable:
     (found,) = (table for title, table in tables.items() if title.startswith(start))
     return found

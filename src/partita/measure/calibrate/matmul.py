@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from partita.cost.bound import Peaks
 from partita.cost.estimate import operation_seconds
 from partita.cost.ledger import Entry
+from partita.cost.roofline import Peaks
 from partita.engine.ops import DTYPES
 from partita.measure.calibrate.machine import Machine
 from partita.measure.stopwatch import Run

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from partita.cost.bound import peaks
 from partita.cost.links import mesh_links
 from partita.cost.phase_estimate import asked_of, estimated_seconds
+from partita.cost.roofline import peaks
 from partita.measure.calibrate import collectives, constants, layers, matmul, memory
 from partita.measure.calibrate.machine import Machine, machine
 from partita.measure.fit import Point
@@ -150,7 +150,7 @@ def cluster_of(here: Machine, timed: dict[Key, Timed], name: str) -> Cluster:
     """
     bare = _best_rates(here, timed, name)
     bounds = [
-        key.predicted(bare).work.total_seconds() / t.seconds
+        key.predicted(bare).run.total_seconds() / t.seconds
         for key, t in timed.items()
         if isinstance(key, layers.Layered)
     ]
@@ -215,7 +215,7 @@ def as_point(key: Any, seconds: float, bare: Cluster) -> Point:
         return Point(
             str(key), (), seconds, lambda profile: collectives.estimated(key, bare, profile), weight=_ALONE
         )
-    work = key.predicted(bare).work
+    work = key.predicted(bare).run
     size = f"{key.phase} of {key.batch} x {key.tokens}"
     groups = (size,) if key.mesh.chips == 1 else (str(key.roles), size)  # one chip has one layout
     return Point(

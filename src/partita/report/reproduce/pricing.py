@@ -1,15 +1,13 @@
-"""The paper's settings, priced: PaLM and MT-NLG on TPU v4 in the layouts it names, and frontiers of points.
-
-Knows the cost model; nothing about published figures or how anything is shown.
-"""
+"""The paper's settings, priced: PaLM and MT-NLG on TPU v4 in the layouts it names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from partita.cost.metrics import chip_seconds_per_token, mfu
 from partita.cost.prediction import Phase, Prediction, Setting, predict
+from partita.cost.roofline import chip_seconds_per_token, mfu
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
 from partita.specs import Format, Formats, Model, Workload, catalogue_model, parse_cluster
@@ -18,6 +16,9 @@ CONTEXT = 2048
 """Tokens of the paper's context: a prefill reads all of them, the decode writes the last 64."""
 
 OUTPUT = 64
+PROMPTS: dict[Phase, int] = {"prefill": CONTEXT, "decode": CONTEXT - OUTPUT}
+"""Tokens that a phase finds as its prompt."""
+
 TORI = {
     4: (2, 1, 2),
     8: (2, 2, 2),
@@ -28,8 +29,6 @@ TORI = {
     256: (4, 8, 8),
 }
 """Chips -> X, Y, Z as in the authors' published code."""
-
-BATCHES = tuple(2**i for i in range(11))
 
 
 @dataclass(frozen=True)
@@ -53,24 +52,54 @@ class Run:
         return workload.output if self.prediction.phase == "decode" else workload.prompt
 
     @property
+    def tokens(self) -> int:
+        """Tokens of all sequences that the phase processes."""
+        return self.batch * self.tokens_each
+
+    @property
+    def fits(self) -> bool:
+        return self.prediction.fits
+
+    @property
     def seconds(self) -> float:
-        """Bound of the whole phase."""
+        """The bound of the whole phase."""
         return self.prediction.total_seconds
 
     @property
     def seconds_per_token(self) -> float:
-        """Of decode: what one sequence waits for a token."""
+        """What one sequence waits for a token, in decode."""
         return self.seconds / self.tokens_each
 
     @property
     def chip_seconds_per_token(self) -> float:
-        return float(chip_seconds_per_token(self.batch * self.tokens_each, self.chips, self.seconds))
+        return float(chip_seconds_per_token(self.tokens, self.chips, self.seconds))
 
     @property
     def mfu(self) -> float:
         setting = self.prediction.setting
-        tokens = self.batch * self.tokens_each
-        return float(mfu(setting.model.parameters, tokens, self.chips, setting.peaks.flops, self.seconds))
+        return float(
+            mfu(setting.model.parameters, self.tokens, self.chips, setting.peaks.flops, self.seconds)
+        )
+
+    def row(self) -> dict[str, Any]:
+        """What tables show of it, by the columns' keys."""
+        setting = self.prediction.setting
+        return {
+            "phase": self.prediction.phase,
+            "model": setting.model.name,
+            "weights": setting.formats.weights,
+            "chips": self.chips,
+            "batch": self.batch,
+            "tokens": self.tokens,
+            "context": setting.workload.context,
+            "layout": str(self.prediction.layout.roles),
+            "bound_seconds": self.seconds,
+            "bound_seconds_per_token": self.seconds_per_token,
+            "bound_chip_seconds_per_token": self.chip_seconds_per_token,
+            "bound_mfu": self.mfu,
+            "binds": self.prediction.bound.binds,
+            "fits": self.fits,
+        }
 
 
 def on_torus(
@@ -79,7 +108,7 @@ def on_torus(
     *,
     batch: int,
     weights: Format = "bf16",
-    prompt: int = CONTEXT - OUTPUT,
+    prompt: int = PROMPTS["decode"],
     output: int = OUTPUT,
 ) -> Setting:
     """`chips` TPU v4 in the authors' mesh; partial sums travel as bf16, as the paper counts them."""
@@ -101,13 +130,4 @@ def run(setting: Setting, phase: Phase, layout: str) -> Run:
 def fastest(setting: Setting, phase: Phase, layouts: Iterable[str]) -> Run | None:
     """The run of the layouts that takes least time, of those that fit; None where none does."""
     runs = (run(setting, phase, layout) for layout in layouts)
-    return min((r for r in runs if r.prediction.fits), key=lambda r: r.seconds, default=None)
-
-
-def frontier(runs: Iterable[Run], cost: Callable[[Run], float], latency: Callable[[Run], float]) -> list[Run]:
-    """The runs that no other beats in one of the two without losing in the other, by latency."""
-    found: list[Run] = []
-    for r in sorted(runs, key=lambda r: (latency(r), cost(r))):
-        if not found or cost(r) < cost(found[-1]):
-            found.append(r)
-    return found
+    return min((r for r in runs if r.fits), key=lambda r: r.seconds, default=None)

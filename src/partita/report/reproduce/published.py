@@ -1,4 +1,4 @@
-"""Published figures with their sources, read from `published.toml` beside this file. Knows no prediction."""
+"""Published figures with their sources, read from `published.toml` beside this file."""
 
 from __future__ import annotations
 

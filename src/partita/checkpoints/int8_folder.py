@@ -1,0 +1,131 @@
+"""Writes any checkpoint as a folder that has its matrices in int8: `partita quantize`.
+
+It is written parameter by parameter, a tall one by blocks of rows, so that no more than one is in memory, and
+beside its place, to be renamed when it is whole. `folder.py` reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from partita.checkpoints.container import Index
+from partita.checkpoints.dims import DIMS, is_quantisable, kind
+from partita.checkpoints.folder import write_partita_json
+from partita.checkpoints.int8 import quantise
+from partita.checkpoints.protocol import Checkpoint
+from partita.checkpoints.safetensors import SHARD_BYTES, TensorToWrite, write_tensors
+from partita.checkpoints.tokenizer_files import write_end_tokens, write_tokenizer
+from partita.errors import InputError
+from partita.files import check_place
+from partita.program.parameters import CHANNELS, Shape, all_parameter_shapes, scale_name
+
+_BLOCK = 1 << 20  # numbers of a parameter that are read at a time, where its rows are its channels
+
+
+def check_out(out: Path) -> None:
+    """Raises InputError (field "out") where nothing could be written, or something is already."""
+    if out.exists() or out.is_symlink():
+        raise InputError("out", out, "is there already; give the path of a folder to make")
+    check_place(out, "out")
+
+
+def write_int8(
+    checkpoint: Checkpoint,
+    out: Path,
+    dtype: str = "bf16",
+    progress: Callable[[int, int], None] | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> int:
+    """Writes the folder `out`, which must not exist, and returns the bytes of its weights.
+
+    dtype: the format of what is not quantised, "bf16" or "f32". progress: called with the number of
+    parameters done and of all. What is int8 in the checkpoint already is copied as it is.
+
+    Raises InputError (field "out") where it cannot be written; then, or when killed, nothing is at `out`.
+    """
+    check_out(out)
+    tensors = _tensors(checkpoint, dtype, progress)
+    temporary = None
+    try:
+        temporary = Path(tempfile.mkdtemp(dir=out.resolve().parent, prefix=f".{out.name}."))
+        write_partita_json(temporary, checkpoint.model)
+        if checkpoint.tokenizer is not None:
+            write_tokenizer(checkpoint.tokenizer, temporary)
+        else:
+            write_end_tokens(checkpoint.eos_ids, temporary)
+        write_tensors(temporary, tensors, shard_bytes)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o777 & ~umask)
+        os.rename(temporary, out)
+    except OSError as error:
+        raise InputError("out", out, f"cannot be written: {error.strerror}") from None
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)  # gone where it has become `out`
+    return sum(tensor.bytes for tensor in tensors)
+
+
+def _tensors(
+    checkpoint: Checkpoint, dtype: str, progress: Callable[[int, int], None] | None
+) -> list[TensorToWrite]:
+    """The tensors to write; the scales of a parameter come right after it, for quantising finds them."""
+    tensors: list[TensorToWrite] = []
+    shapes = all_parameter_shapes(checkpoint.model)
+    for done, (name, shape) in enumerate(shapes.items(), 1):
+        tell = partial(progress, done, len(shapes)) if progress else lambda: None
+        if is_quantisable(name):
+            tensors += _quantised(checkpoint, name, shape, tell)
+        else:
+            tensors.append(TensorToWrite(name, shape, dtype, partial(_floats, checkpoint, name, tell)))
+    return tensors
+
+
+def _floats(checkpoint: Checkpoint, name: str, tell: Callable[[], None]) -> Iterator[np.ndarray]:
+    yield checkpoint.read(name)
+    tell()
+
+
+def _quantised(
+    checkpoint: Checkpoint, name: str, shape: Shape, tell: Callable[[], None]
+) -> list[TensorToWrite]:
+    """The int8 values of a parameter and, after them, the scales found on the way."""
+    sizes = dict(zip(DIMS[kind(name)], shape, strict=True))
+    channels = tuple(sizes[dim] for dim in CHANNELS[kind(name)])
+    scales: list[np.ndarray] = []
+
+    def values() -> Iterator[np.ndarray]:
+        for index in _blocks(name, shape):
+            if name in checkpoint.quantised:
+                yield checkpoint.read_int8(name, index)
+            else:
+                whole, scale = quantise(name, checkpoint.read(name, index))
+                scales.append(scale)
+                yield whole
+
+    def found() -> Iterator[np.ndarray]:
+        yield checkpoint.read_scale(name) if name in checkpoint.quantised else np.concatenate(scales)
+        scales.clear()
+        tell()
+
+    return [
+        TensorToWrite(name, shape, "int8", values),
+        TensorToWrite(scale_name(name), channels, "f32", found),
+    ]
+
+
+def _blocks(name: str, shape: Shape) -> Iterator[Index]:
+    """Indices that together are the parameter: blocks of rows where each row is a channel, else all of it."""
+    if CHANNELS[kind(name)] != DIMS[kind(name)][0]:
+        yield (slice(None),) * len(shape)
+        return
+    rows = max(1, _BLOCK * shape[0] // max(1, int(np.prod(shape))))
+    for start in range(0, shape[0], rows):
+        yield (slice(start, start + rows), *(slice(None),) * (len(shape) - 1))

@@ -1,0 +1,87 @@
+"""Parameter names and shapes, and random values for them."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from partita.checkpoints.protocol import Checkpoint, MemoryCheckpoint, random_parameters
+from partita.program.parameters import all_parameter_shapes, layer_parameter_shapes, parameter_shapes
+from partita.specs.catalogue import catalogue_model, model_names
+from partita.specs.model import Model
+
+SMALL = Model(
+    name="small",
+    layers=2,
+    d_model=48,
+    d_ff=80,
+    heads=6,
+    kv_heads=3,
+    head_dim=8,
+    vocabulary=40,
+    norm="layernorm",
+)
+FORMS = [
+    SMALL.model_copy(
+        update={
+            "block": block,
+            "norm": norm,
+            "norm_parameters": held,
+            "feed_forward": ffn,
+            "tied_embedding": tied,
+        }
+    )
+    for block, norm, held, ffn, tied in itertools.product(
+        ["serial", "parallel"], ["rmsnorm", "layernorm"], [True, False], ["swiglu", "gelu"], [True, False]
+    )
+]
+
+
+def test_shapes_of_a_serial_model():
+    model = SMALL.model_copy(update={"tied_embedding": False})
+    assert parameter_shapes(model) == {"embed": (40, 48), "final_norm": (2, 48), "unembed": (40, 48)}
+    assert layer_parameter_shapes(model) == {
+        "norm": (2, 48),
+        "ffn_norm": (2, 48),
+        "q": (48, 3, 2, 8),
+        "kv": (48, 2, 3, 8),
+        "o": (3, 2, 8, 48),
+        "ffn_in": (48, 2, 80),
+        "ffn_out": (80, 48),
+    }
+
+
+def test_shapes_add_up_to_the_parameter_count():
+    for model in [*FORMS, *map(catalogue_model, model_names())]:
+        shapes = all_parameter_shapes(model).values()
+        assert sum(int(np.prod(shape, dtype=object)) for shape in shapes) == model.parameters, model
+
+
+@pytest.mark.parametrize("model", FORMS[::5])
+def test_random_parameters_have_the_listed_shapes(model: Model):
+    parameters = random_parameters(model, seed=1)
+    assert {name: value.shape for name, value in parameters.items()} == all_parameter_shapes(model)
+    assert {value.dtype for value in parameters.values()} == {np.dtype(np.float32)}
+
+
+def test_random_parameters_follow_their_seed():
+    first, again, other = (random_parameters(SMALL, seed)["layers.1.q"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_scales_keep_activations_near_one():
+    parameters = random_parameters(SMALL, seed=1)
+    for name, fan_in in [("q", 48), ("kv", 48), ("o", 48), ("ffn_in", 48), ("ffn_out", 80)]:
+        assert parameters[f"layers.0.{name}"].std() == pytest.approx(fan_in**-0.5, rel=0.1)
+    scale, bias = parameters["layers.0.norm"]
+    assert scale.mean() == pytest.approx(1, abs=0.1)
+    assert (scale != 1).all()
+    assert bias.mean() == pytest.approx(0, abs=0.1)
+    assert (bias != 0).all()
+
+
+def test_a_memory_checkpoint_is_a_checkpoint():
+    checkpoint: Checkpoint = MemoryCheckpoint(SMALL, random_parameters(SMALL, seed=0))
+    assert checkpoint.read("embed").shape == (40, 48)
+    assert checkpoint.tokenizer is None

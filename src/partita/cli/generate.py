@@ -76,8 +76,8 @@ def load_engine(
 
     Shows progress on standard error where that is a terminal.
     """
-    from partita.engine.devices import number_formats
     from partita.engine.load import placed
+    from partita.engine.number_formats import number_formats
     from partita.engine.requests import check_prompts
 
     number_formats(dtype, weights, kv, "")  # what is wrong is said before there are devices

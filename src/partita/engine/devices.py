@@ -1,9 +1,4 @@
-"""Which devices a mesh runs on, and in which number formats.
-
-CPU devices are made where there is no accelerator. Formats are as a plan or a user says, and else what the
-devices are fast in: CPU devices compute in float32, since XLA's CPU backend runs a decode step of SmolLM2 in
-bfloat16 in up to twice the time (`bench/engine.py` measures it); other devices compute in bfloat16.
-"""
+"""Which devices a mesh runs on, and making CPU devices where there is no accelerator."""
 
 from __future__ import annotations
 
@@ -12,7 +7,6 @@ import contextlib
 import jax
 
 from partita.errors import InputError
-from partita.specs.formats import Float, Formats
 
 _MOST = 4096
 """CPU devices are threads: far more would only hang the machine."""
@@ -36,37 +30,3 @@ def devices_for(count: int, ask: int | None = None) -> list:
     if len(found) < wanted:
         raise InputError("mesh", f"{count} chips", f"the mesh's size must be the device count, {len(found)}")
     return found[:wanted]
-
-
-_DTYPES = ("auto", "f32", "bf16")
-
-
-def number_formats(
-    dtype: str,
-    weights: str | None,
-    kv: str | None,
-    platform: str,
-    planned: Formats | None = None,
-) -> Formats:
-    """The formats of a run on devices of a platform, such as "cpu".
-
-    dtype: of activations, and of weights and cache where these are not int8; "auto" for what is planned, or
-    else fast. On CPU devices that is float32 whatever is planned, but for what the plan has in int8.
-    weights, kv: "int8", or None: int8 where the plan has it. Raises InputError for others.
-    """
-    if dtype not in _DTYPES:
-        raise InputError("dtype", dtype, f"accepted are {', '.join(_DTYPES)}")
-    for field, value in (("weights", weights), ("kv", kv)):
-        if value not in (None, "int8"):
-            raise InputError(field, value, "int8 is accepted; without it they are in dtype")
-    if dtype == "auto" and planned is not None and platform != "cpu":
-        return planned.model_copy(update={"weights": weights or planned.weights, "kv": kv or planned.kv})
-    if dtype == "auto":
-        dtype = "f32" if platform == "cpu" else "bf16"
-    if planned is not None:
-        weights = weights or ("int8" if planned.weights == "int8" else None)
-        kv = kv or ("int8" if planned.kv == "int8" else None)
-    reduce: Float = "f32" if planned is None or dtype == "f32" else planned.reduce
-    return Formats.model_validate(
-        {"weights": weights or dtype, "activations": dtype, "kv": kv or dtype, "reduce": reduce}
-    )

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import Checkpoint
-from partita.engine.devices import devices_for, number_formats
+from partita.engine.devices import devices_for
 from partita.engine.engine import Engine
+from partita.engine.number_formats import number_formats
 from partita.engine.requests import check_stages
 from partita.errors import InputError
 from partita.planner.plan import Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partita.engine.devices import number_formats
+from partita.engine.number_formats import number_formats
 from partita.errors import InputError
 from partita.specs import Formats
 

@@ -15,7 +15,6 @@ from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.step import price_step
 from partita.engine.devices import devices_for
 from partita.engine.engine import Engine
-from partita.engine.generation import run
 from partita.errors import InputError
 from partita.measure.verify import verify
 from partita.sharding import Mesh, parse_layout
@@ -114,7 +113,7 @@ def test_both_phases_use_one_copy_of_the_weights():
     runs = engine(model=model)
     before = {name: _places(array) for name, array in runs.parameters.items()}
     requests = [Sampling(max_tokens=4, ignore_eos=True)] * len(PROMPTS)
-    pieces = run(runs, PROMPTS, requests)
+    pieces = runs.written(PROMPTS, requests)
     for _ in range(2 * len(PROMPTS)):  # into the second step
         next(pieces)
     gc.collect()

@@ -177,7 +177,7 @@ class Engine:
     def pieces(self, prompt: str | Sequence[int], sampling: Sampling) -> Iterator[Piece]:
         """The continuation of one prompt, a piece a token, until it ends; the first of its samples."""
         one = sampling.model_copy(update={"n": 1})
-        return (written.piece for written in self._run([self.tokens(prompt)], [one]))
+        return (written.piece for written in self.written([self.tokens(prompt)], [one]))
 
     def stream(self, prompt: str | Sequence[int], **sampling: Any) -> Iterator[str]:
         """The continuation of a prompt, text or token ids, as pieces of text while it is decoded.
@@ -205,9 +205,13 @@ class Engine:
             raise InputError(
                 "sampling", len(requests), f"settings for each of {len(prompts)} prompts are needed"
             )
-        return completions(self._run([self.tokens(prompt) for prompt in prompts], requests), requests)
+        return completions(self.written([self.tokens(prompt) for prompt in prompts], requests), requests)
 
-    def _run(self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling]) -> Iterator[Written]:
+    def written(self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling]) -> Iterator[Written]:
+        """The pieces of every sample of every prompt as they are drawn, each prompt with settings of its own.
+
+        Raises InputError before anything is run for a prompt or setting that the model does not take.
+        """
         return run(requests, partial(self.read, prompts, requests), self._ending)
 
     def _ending(self, request: Sampling) -> Ending:

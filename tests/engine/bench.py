@@ -135,6 +135,8 @@ class Bench:
     # -- the compiled steps, each verified once -----------------------------------------------------------
 
     def _prefill_step(self, layout: Layout) -> Any:
+        for programs in self.plain:
+            _exact(check_prefill(programs, layout, layout, self.rows, self.width, compiled=False))
         step = price_step(
             self.case.model,
             layout,
@@ -151,8 +153,6 @@ class Bench:
         """The first token of every sequence; layouts whose logits lie alike share it."""
         key = logits_sharding(source), logits_sharding(target)
         if key not in self.first_draws:
-            for programs in self.plain:
-                _exact(check_prefill(programs, source, target, self.rows, self.width, compiled=False))
             launch = prefill_launches(self.programs, source, target, self.rows, self.width)[1]
             size = self.case.mesh.size
             ledger = price_first_draw(self.case.model, source, target, size, F32, batch=self.rows)
@@ -215,9 +215,6 @@ class Bench:
 
     def run_prefill(self, name: str) -> tuple[jax.Array, Cache]:
         """Logits and cache of the prompts under one layout, the cache compared with the reference's."""
-        for programs in self.plain:
-            layout = self.prefills[name]
-            _exact(check_prefill(programs, layout, layout, self.rows, self.width, compiled=False))
         logits, kv = self.prefill_step(self.prefills[name])(self.parameters, self.tokens, self.lengths)
         self._compare_cache(kv, self.prefills[name], steps=0)
         return logits, kv

@@ -23,10 +23,8 @@ from partita.cost.step import price_cache_reshard, price_first_draw, price_step
 from partita.engine.cache import Cache
 from partita.engine.parameters import place
 from partita.engine.steps import Programs
-from partita.measure.counts import predicted
-from partita.measure.hlo import count_hlo
+from partita.measure.counts import count_hlo, count_jaxpr, predicted
 from partita.measure.launches import decode_launches, ints, prefill_launches
-from partita.measure.trace import count_jaxpr
 from partita.measure.verify import Check, check_cache_reshard, check_decode, check_prefill
 from partita.program.transformer import logits_sharding
 from partita.sharding.layout import Layout, ceil_to, product, resolve

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from partita.engine.collective_matmul import Ring, Sums, gathered_products, scattered_product
-from partita.measure.trace import count_jaxpr
+from partita.measure.counts import count_jaxpr
 
 RINGS = [
     ("x", {"x": 1}),

@@ -14,10 +14,8 @@ from typing import Any
 from partita.cost.ledger import Ledger
 from partita.cost.step import price_cache_reshard, price_first_draw, price_step
 from partita.engine.steps import Programs
-from partita.measure.counts import Counts, predicted
-from partita.measure.hlo import count_hlo
+from partita.measure.counts import Counts, count_hlo, count_jaxpr, predicted
 from partita.measure.launches import Launch, decode_launches, ints, prefill_launches
-from partita.measure.trace import count_jaxpr
 from partita.program.options import RunOptions
 from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve, union
 from partita.sharding.mesh import Mesh

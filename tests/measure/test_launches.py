@@ -9,8 +9,8 @@ from tests.checkpoints.tiny_gguf import TINY
 
 from partita.cost.setting import Phase
 from partita.engine.steps import Programs
-from partita.measure import steps
-from partita.measure.steps import Steps, filled
+from partita.measure import launches
+from partita.measure.launches import Steps, filled
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles, parse_roles
@@ -60,7 +60,7 @@ def test_decodes_cache_is_given_away_and_the_step_runs_on_what_comes_back(monkey
 
         return run
 
-    monkeypatch.setattr(steps, "_compiled", compiled)
+    monkeypatch.setattr(launches, "_compiled", compiled)
     made, roles = stored("ws1d", "heads")
     run = made.ready(roles, "decode", batch=2, tokens=6)
     for _ in range(3):

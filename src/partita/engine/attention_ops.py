@@ -35,7 +35,7 @@ class AttentionOps(Places):
     on_cpu: bool
     run_options: RunOptions
     waves: dict[tuple[int, bool], tuple[jax.Array, jax.Array]]
-    """Of the positions of one trace, what queries and keys are turned by."""
+    """Sines and cosines that queries and keys are turned by, kept for the positions of one trace."""
 
     def take(self, t: Local, dim: str, index: int) -> Local:
         value = jax.lax.index_in_dim(t.value, index, t.sharding.dims.index(dim), keepdims=False)
@@ -108,7 +108,7 @@ class AttentionOps(Places):
         return jnp.where(aligned(visible, "BLS", scores.sharding.dims), value, _MASKED)
 
     def _power(self, value: jax.Array) -> jax.Array:
-        """Of what `_masked` gives: e^x is 2^(x log2 e), and that factor is in the scale."""
+        """Exponentials of what `_masked` gives: e^x is 2^(x log2 e), and that factor is in the scale."""
         return jnp.exp2(value) if self.run_options.base2_softmax else jnp.exp(value)
 
     def _visible(self, scores: Local, seen: Seen[Local]) -> jax.Array:

@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 Cache = tuple[tuple[Part, Part], ...]
-"""Of all layers, keys and values; of arrays, of their shapes, or of how they are split."""
+"""Keys and values of all layers: arrays, their shapes, or how they are split."""
 
 
 class Shapes:
@@ -54,7 +54,7 @@ class Shapes:
         self.shardings = self._every(self._stored)
 
     def _every(self, stored: dict[str, Sharding]) -> dict[str, Sharding]:
-        """Of every parameter by its full name, scales of int8 matrices included."""
+        """How every parameter is split, by its full name, scales of int8 matrices included."""
         found = {}
         for name in [*parameter_shapes(self.model), *self._layer_names()]:
             kind = name.rpartition(".")[2]

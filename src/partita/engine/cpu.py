@@ -25,7 +25,7 @@ SPARING = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 whole model."""
 
 BLOCK_FLOATS = 2**20
-"""Of an int8 matrix at most so many are floats at a time: few enough for a cache."""
+"""At most so many numbers of an int8 matrix are floats at a time: few enough for a cache."""
 
 
 def product(text: str, a: jax.Array, b: jax.Array, dtype: Any) -> jax.Array:

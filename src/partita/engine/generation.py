@@ -37,7 +37,7 @@ class Completion:
     tokens: list[int]
     finish: str
     likely: list[Likely]
-    """Of each token, where log-probabilities were asked for."""
+    """One for each token, where log-probabilities were asked for."""
 
 
 def run(requests: Sequence[Sampling], read: Read, ending: Callable[[Sampling], Ending]) -> Iterator[Written]:

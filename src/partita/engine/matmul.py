@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 
 class Dims(NamedTuple):
-    """Of an einsum of two operands: dims of both that stay, that are summed, and of one alone."""
+    """The dims of an einsum of two operands: in both and kept, in both and summed, in one alone."""
 
     batch: str
     summed: str

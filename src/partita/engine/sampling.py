@@ -1,4 +1,4 @@
-"""Drawing tokens on a device's logits, and the randomness it hangs on.
+"""Drawing tokens on a device's logits, and the randomness it depends on.
 
 Part of `JaxOps`, see `program.sampling.SamplingOps`. Knows nothing about slots, batches or requests.
 
@@ -188,7 +188,7 @@ class Draws(Places):
 def gumbel(seeds: ArrayLike, samples: ArrayLike, positions: ArrayLike, tokens: jax.Array) -> jax.Array:
     """Gumbel noise [B, V] of `tokens` [V], for seeds uint32 [B 2], samples [B] and positions [B].
 
-    Each number hangs on its own seed, sample, position and token alone: Threefry (Salmon et al. 2011).
+    Each number depends on its own seed, sample, position and token alone: Threefry (Salmon et al. 2011).
     """
 
     def row(seed: jax.Array, sample: jax.Array, position: jax.Array) -> jax.Array:

@@ -47,7 +47,7 @@ class Measurement:
     asked: tuple[Asked, ...] = ()
     """What it was measured of, as a profile's region counts it; several phases where it is of several."""
     weight: float = 1.0
-    """Of its error in a fit: less than 1 where it says less about what is to be estimated."""
+    """What its error counts in a fit: less than 1 where it says less about what is to be estimated."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Fold:
     group: str
     points: tuple[Measurement, ...]
     region: Mapping[Phase, Region]
-    """Of all others."""
+    """What all others span."""
     errors: np.ndarray
     grouping: int = 0
     """Which of the measurements' groups it is."""

@@ -101,7 +101,7 @@ class Block:
         )
 
     def asked(self, i: int) -> Asked:
-        """Of row `i` the decode step, of the sequences that are in memory, as a profile's region counts it.
+        """The decode step of row `i`, of the sequences that are in memory, as a profile's region counts it.
 
         Not the prefill: no time of one was fitted to, but its share of the time between two tokens.
         """

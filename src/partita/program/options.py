@@ -47,7 +47,7 @@ class Backend:
 
 
 XLA_CPU = Backend(in_blocks=True, residuals=2, keeps_gated=True, results_apart=True, gaps=16)
-"""Of devices that are threads of one processor (jaxlib 0.10.2)."""
+"""What XLA keeps and copies where devices are threads of one processor (jaxlib 0.10.2)."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ ALTERNATIVES = MOST_LOGPROBS
 """Most likely tokens whose log-probabilities are found beside the chosen one's."""
 
 BITS = 2
-"""Of a logit's 32, settled by each round of a search: it compares with 2^BITS edges and sums over chips."""
+"""So many of a logit's 32 are settled by each round of a search, which compares with 2^BITS edges and sums
+over chips."""
 ROUNDS = 32 // BITS
 
 Weight = Literal["count", "share"]

@@ -86,7 +86,7 @@ def unembed(run: Pass[T], weights: Mapping[str, T], x: T) -> T:
 
 
 def logits_sharding(layout: Layout) -> str:
-    """Of the logits [B L V]: the vocabulary over every axis that the table is stored over."""
+    """How the logits [B L V] are split: the vocabulary over every axis that the table is stored over."""
     stored = layout.storage
     return f"B_{_replicas(layout, layout.tokens_b)} L V_{stored.f}{stored.e}"
 

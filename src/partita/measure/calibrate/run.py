@@ -134,7 +134,7 @@ def fitted(
 
 
 def _rates(timed: dict[Key, Timed]) -> Iterator[Rate]:
-    """Of matmuls and of reading memory, whether a constant is fitted to them or not."""
+    """The rates of matmuls and of reading memory, whether a constant is fitted to them or not."""
     for key, t in timed.items():
         if isinstance(key, matmul.Matmul):
             yield Rate(str(key), key.flops / t.seconds, "FLOP/s")

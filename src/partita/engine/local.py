@@ -25,8 +25,8 @@ class Local:
     scale: Local | None = None
     """What int8 values are multiplied by, for some of the dims."""
     times: Local | None = None
-    """What a partial sum is multiplied by once it is summed, for some of its dims; with attention's shares, what
-    their product is multiplied by."""
+    """What a partial sum is multiplied by once it is summed, for some of its dims; with attention's shares,
+    what their product is multiplied by."""
     plus: Local | None = None
     """What is then added to a partial sum."""
 

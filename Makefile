@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 # How many tests run side by side.
 JOBS ?= 2
+TESTS_AT_ONCE = -q -n $(JOBS) --dist loadgroup
 
 .PHONY: demo test test-full test-oracle lint format types docs clean
 
@@ -11,11 +12,11 @@ demo: $(VENV)/.ready
 	$(BIN)/partita demo
 
 test: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest $(TESTS_AT_ONCE) $(if $(CI),--durations=20)
 
-# Every layout with every other, about an hour on two cores.
+# Those and every layout with every other, ten times the examples, programs compiled as users have them.
 test-full: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -n $(JOBS) -m full
+	XLA_FLAGS= $(BIN)/python -m pytest $(TESTS_AT_ONCE) -m "not oracle" --hypothesis-profile=full --durations=20
 
 # The numerics against transformers with torch (a CPU wheel), installed here.
 test-oracle: $(VENV)/.ready-dev

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from partita.program.parameters import all_parameter_shapes
 from partita.specs import Model, catalogue_model
+from partita.specs.parameters import all_parameter_shapes
 
 BASELINE = "transformers f32"
 

@@ -49,6 +49,7 @@ CHOICES: dict[str, list] = {
     "feed_forward": ["swiglu", "gelu"],
     "positions": ["rotary", "none"],
     "tied": [True, False],
+    "layers": [2, 1],
 }
 """What a case is, beside its layouts; a bare norm is RMSNorm without parameters."""
 
@@ -58,7 +59,7 @@ Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """One model on one mesh, and layouts of which every (prefill, decode) pair is run."""
+    """One model on one mesh, and layouts of which every (prefill, decode) pair is run, or only `pairs`."""
 
     model: Model
     mesh: Mesh
@@ -68,6 +69,11 @@ class Case:
     storage: Storage | None = None
     """Where the weights lie; None: where the engine puts them for the first pair."""
     longest: int = 11  # tokens of the longest prompt
+    pairs: frozenset[tuple[str, str]] | None = None
+
+    def decodes_after(self, prefill: str) -> list[str]:
+        """The decode layouts that are run after a prefill layout."""
+        return [d for d in self.decodes if self.pairs is None or (prefill, d) in self.pairs]
 
     def roles(self, layout: str) -> Roles:
         return parse_layout(layout, self.mesh.axes)
@@ -135,12 +141,17 @@ def covering_cases() -> tuple[Case, ...]:
     return tuple(_case(*chosen) for chosen in covering_choices())
 
 
-def _case(choices: Mapping[str, Any], prefills: Sequence[tuple], decodes: Sequence[tuple]) -> Case:
+def _case(choices: Mapping[str, Any], chosen: Sequence[tuple[Part, Part]]) -> Case:
     model = tiny_model(**{name: value for name, value in choices.items() if name not in ("mesh", "batch")})
-    prefill = tuple(f"{ffn}/{ATTENTION[attention]}" for ffn, attention in prefills)
-    decode = tuple(f"{ffn}/{ATTENTION[attention]}" for ffn, attention in decodes)
+    pairs = [(_layout(*prefill), _layout(*decode)) for prefill, decode in chosen]
+    prefills, decodes = (tuple(dict.fromkeys(phase)) for phase in zip(*pairs, strict=True))
     mesh = Mesh.of(choices["mesh"])
-    return Case(model, mesh, choices["batch"], prefill, decode, common_storage(model, mesh, decode[0]))
+    stored = common_storage(model, mesh, decodes[0])
+    return Case(model, mesh, choices["batch"], prefills, decodes, stored, pairs=frozenset(pairs))
+
+
+def _layout(ffn: str, attention: str) -> str:
+    return f"{ffn}/{ATTENTION[attention]}"
 
 
 LAYOUT_CHOICES: dict[str, list] = {
@@ -149,6 +160,8 @@ LAYOUT_CHOICES: dict[str, list] = {
     "decode ffn": FFNS,
     "decode attention": list(ATTENTION),
 }
+Part = tuple[str, str]
+"""The names of one phase's feed-forward layout and of its attention's."""
 
 
 def all_pairs(choices: Mapping[str, list]) -> set[Pair]:
@@ -166,9 +179,32 @@ def pairs_of(row: Mapping[str, Any]) -> set[Pair]:
     return set(itertools.combinations(sorted(row.items()), 2))
 
 
+def whole_row(row: Mapping[str, Any], prefill: Part, decode: Part) -> dict[str, Any]:
+    """A row of `CHOICES` with the choices of both phases."""
+    phases = zip(LAYOUT_CHOICES, (*prefill, *decode), strict=True)
+    return {**row, **dict(phases)}
+
+
 @cache
-def covering_choices() -> list[tuple[dict[str, Any], list[tuple], list[tuple]]]:
-    """Rows of `CHOICES`, each with a few (ffn, attention) of prefill and of decode, found greedily."""
+def covering_choices() -> list[tuple[dict[str, Any], list[tuple[Part, Part]]]]:
+    """Rows of `CHOICES`, each with a few pairs of a prefill and a decode, found greedily."""
+    rows, missing = _rows_with_layouts(), all_pairs({**CHOICES, **LAYOUT_CHOICES})
+    held = {
+        (i, pair): pairs_of(whole_row(row, *pair))
+        for i, (row, prefills, decodes) in enumerate(rows)
+        for pair in itertools.product(prefills, decodes)
+    }
+    chosen: list[list[tuple[Part, Part]]] = [[] for _ in rows]
+    while missing:
+        best = max(held, key=lambda each: len(held[each] & missing))
+        missing -= held.pop(best)
+        chosen[best[0]].append(best[1])
+    return [(row, pairs) for (row, *_), pairs in zip(rows, chosen, strict=True)]
+
+
+def _rows_with_layouts() -> list[tuple[dict[str, Any], list[tuple], list[tuple]]]:
+    """Rows of `CHOICES`, each with a few (ffn, attention) of prefill and of decode, whose products hold every
+    pair of choices."""
     rows: list[tuple[dict[str, Any], list[tuple], list[tuple]]] = [
         (row, [], []) for row in _pairwise(CHOICES)
     ]

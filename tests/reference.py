@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from partita.specs.model import Model
-from partita.specs.rotary import LinearScaling, Llama3Scaling, YarnScaling
+from partita.specs.model import LinearScaling, Llama3Scaling, Model, YarnScaling
 
 Parameters = Mapping[str, np.ndarray]
 

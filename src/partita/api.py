@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from partita.errors import InputError
-from partita.planner.ask import Ask
 from partita.planner.basis import Basis, parse_basis
 from partita.planner.chips import parse_clusters
 from partita.planner.pair import Objective, parse_objective
 from partita.planner.plan import Plan, best_plan
+from partita.planner.request import PlanRequest
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
@@ -54,7 +54,7 @@ def plan(
     if batch == "auto" and prefill_batch not in (None, "auto"):
         raise InputError("prefill_batch", prefill_batch, "needs a batch: with auto both batches are chosen")
     choices = [formats] if isinstance(formats, Formats) else list(formats or [Formats()])
-    ask = Ask(
+    request = PlanRequest(
         model=read_model(model) if isinstance(model, str) else model,
         clusters=tuple(parse_clusters(on, max_chips)) if isinstance(on, str) else (on,),
         formats=tuple(choices),
@@ -80,8 +80,9 @@ def plan(
         rate=None if rate is None else parse_rate(rate, "rate"),
         memory_bytes=None if memory is None else parse_bytes(memory, "memory"),
         basis=None if by is None else parse_basis(by),
+        top=top,
     )
-    return best_plan(ask.questions(), top=top)
+    return best_plan(request)
 
 
 def read_model(text: str) -> Model:

@@ -1,5 +1,6 @@
 """What a plan is asked besides: each answer is about this plan, on these chips."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,10 @@ from tests.planner.settings import palm, setting
 from partita.advice.advice import Advice
 from partita.advice.sensitivity import WHAT
 from partita.planner import Plan, make_plan
+from partita.planner.saved import SavedPlan
 from partita.planner.traffic import server_of
 from partita.specs import Formats
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +75,20 @@ def test_the_server_is_that_of_the_traffic(plan: Plan, answers: Advice):
 
 def test_it_is_told_in_other_engines_terms(plan: Plan, answers: Advice):
     assert {engine["engine"] for engine in answers.other_engines["engines"]} >= {"vLLM", "MaxText"}
+
+
+def test_the_document_is_plain_json_and_has_the_plan_and_what_was_asked(plan: Plan, answers: Advice):
+    written = json.loads(json.dumps(answers.as_json(), allow_nan=False))
+    beside = {"rules", "crossovers", "sensitivity", "other_engines", "server", "traffic"}
+    assert set(written) - set(plan.as_json()) == beside | {"disaggregated", "comparison"}
+    assert {phase: [rule["name"] for rule in found] for phase, found in written["rules"].items()} == {
+        phase: [rule.name for rule in found] for phase, found in answers.rules.items()
+    }
+    assert "quantisation" in [rule["name"] for rule in written["rules"]["decode"]]
+    assert len(written["sensitivity"]) == 4
+    assert (written["traffic"], written["disaggregated"], written["comparison"]) == (None, None, None)
+    asked = replace(answers, traffic=Traffic.of(4096, 64))
+    same = SavedPlan(plan.decode.setting, plan.prefill.layout.roles, plan.decode.layout.roles)
+    compared = asked.as_json(other=same)
+    assert compared["traffic"] is not None
+    assert compared["comparison"] is not None

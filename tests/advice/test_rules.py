@@ -4,10 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.planner.pairs import NAMED, phase_of
 from tests.planner.settings import palm, setting
+from tests.sizes import examples
 
 from partita.advice.rules import Rule, broken_rules, mesh_rule
 from partita.cost.prediction import Phase, Prediction, predict
@@ -184,7 +185,7 @@ def test_the_mesh_takes_all_chips():
 # -- all of them ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(
     model=st.sampled_from(["smollm2-135m", "palm-8b", "llama-3-8b"]),
     layout=st.sampled_from(NAMED),

@@ -2,18 +2,17 @@
 
 import numpy as np
 
-from partita.checkpoints.dims import is_quantisable
 from partita.checkpoints.int8 import quantise
 from partita.checkpoints.protocol import MemoryCheckpoint
-from partita.program.parameters import all_parameter_shapes, scale_name
+from partita.specs.parameters import all_parameters, scale_name
 
 
 def in_int8(checkpoint: MemoryCheckpoint) -> MemoryCheckpoint:
-    """The same model with every matrix that `CHANNELS` lists quantised."""
+    """The same model with every matrix in int8 that int8 weights quantise."""
     arrays: dict[str, np.ndarray] = {}
-    for name in all_parameter_shapes(checkpoint.model):
-        if is_quantisable(name):
-            arrays[name], arrays[scale_name(name)] = quantise(name, checkpoint.read(name))
+    for name, parameter in all_parameters(checkpoint.model).items():
+        if parameter.quantisable:
+            arrays[name], arrays[scale_name(name)] = quantise(parameter, checkpoint.read(name))
         else:
             arrays[name] = checkpoint.read(name)
     return MemoryCheckpoint(checkpoint.model, arrays, checkpoint.tokenizer)

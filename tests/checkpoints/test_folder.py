@@ -15,7 +15,7 @@ from tests.checkpoints.tiny_folder import CONFIGS
 from partita.checkpoints.folder import open_folder
 from partita.checkpoints.open import open_checkpoint
 from partita.errors import InputError
-from partita.program.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameter_shapes
 
 LLAMA_CONFIG = CONFIGS["llama"][0]
 

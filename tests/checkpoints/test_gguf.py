@@ -11,8 +11,8 @@ from partita.checkpoints.gguf_file import GGUFFile
 from partita.checkpoints.open import packaged_gguf
 from partita.checkpoints.protocol import StoredCheckpoint, random_parameters
 from partita.errors import InputError
-from partita.program.parameters import all_parameter_shapes
 from partita.specs.catalogue import catalogue_model
+from partita.specs.parameters import all_parameter_shapes
 
 
 def test_model_of_smollm2_is_the_catalogues(smollm2: StoredCheckpoint):

@@ -14,7 +14,7 @@ from partita.checkpoints.gguf import open_gguf
 from partita.checkpoints.gguf_file import GGUFFile
 from partita.checkpoints.open import packaged_gguf
 from partita.errors import InputError
-from partita.program.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameter_shapes
 
 
 def assert_refused(path: Path) -> str:

@@ -16,10 +16,9 @@ from partita.checkpoints.gguf_model import ARCHITECTURES
 from partita.checkpoints.names import GGUF
 from partita.checkpoints.protocol import StoredCheckpoint, random_parameters
 from partita.errors import InputError
-from partita.program.parameters import all_parameter_shapes
 from partita.program.rotary import frequencies
-from partita.specs.model import Model
-from partita.specs.rotary import LinearScaling, Llama3Scaling, YarnScaling
+from partita.specs.model import LinearScaling, Llama3Scaling, Model, YarnScaling
+from partita.specs.parameters import all_parameter_shapes
 
 _RMS = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 500.0}
 _LAYER_NORM = {"attention.layer_norm_epsilon": 1e-5}

@@ -10,7 +10,7 @@ from tests.checkpoints.in_memory import in_int8
 from partita.checkpoints.int8 import channel_index, dequantise, quantise
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.errors import InputError
-from partita.program.parameters import CHANNELS, all_parameter_shapes
+from partita.specs.parameters import Parameter, all_parameters
 
 MODEL = forms.QWEN2.model_copy(update={"tied_embedding": False})
 SHAPES = {
@@ -24,15 +24,18 @@ SHAPES = {
 }
 
 
-def matrix(kind: str) -> tuple[str, np.ndarray]:
+EMBED = all_parameters(MODEL)["embed"]
+
+
+def matrix(kind: str) -> tuple[Parameter, np.ndarray]:
     name = kind if kind in ("embed", "unembed") else f"layers.1.{kind}"
-    return name, random_parameters(MODEL, seed=1)[name]
+    return all_parameters(MODEL)[name], random_parameters(MODEL, seed=1)[name]
 
 
-@pytest.mark.parametrize("kind", CHANNELS)
+@pytest.mark.parametrize("kind", SHAPES)
 def test_every_value_is_within_half_a_scale(kind: str):
-    name, values = matrix(kind)
-    whole, scale = quantise(name, values)
+    parameter, values = matrix(kind)
+    whole, scale = quantise(parameter, values)
     assert (whole.dtype, whole.shape, scale.dtype, scale.shape) == (
         np.int8,
         values.shape,
@@ -40,17 +43,17 @@ def test_every_value_is_within_half_a_scale(kind: str):
         SHAPES[kind],
     )
     assert abs(whole).max() == 127
-    largest_error = abs(dequantise(name, whole, scale) - values).max()
+    largest_error = abs(dequantise(parameter, whole, scale) - values).max()
     assert 0 < largest_error <= scale.max() / 2 * 1.001
 
 
 @pytest.mark.parametrize("kind", ["kv", "ffn_in", "q"])
 def test_parts_of_very_different_scale_keep_their_precision(kind: str):
-    name, values = matrix(kind)
+    parameter, values = matrix(kind)
     axis = 2 if kind == "q" else 1
     small = (slice(None),) * axis + (0,)
     values[small] /= 100
-    back = dequantise(name, *quantise(name, values))
+    back = dequantise(parameter, *quantise(parameter, values))
     for part in range(values.shape[axis]):
         at = (slice(None),) * axis + (part,)
         assert np.linalg.norm(back[at] - values[at]) < 0.01 * np.linalg.norm(values[at])
@@ -60,10 +63,10 @@ def test_parts_of_very_different_scale_keep_their_precision(kind: str):
 def test_a_channel_of_next_to_nothing_is_never_nan(tiny: float):
     values = np.full((3, 4), np.float32(tiny))
     values[1] = 2
-    whole, scale = quantise("embed", values)
+    whole, scale = quantise(EMBED, values)
     assert np.isfinite(scale).all()
     assert (scale > 0).all()
-    np.testing.assert_allclose(dequantise("embed", whole, scale), values, atol=1e-38, rtol=1e-6)
+    np.testing.assert_allclose(dequantise(EMBED, whole, scale), values, atol=1e-38, rtol=1e-6)
 
 
 @given(
@@ -75,18 +78,18 @@ def test_a_channel_of_next_to_nothing_is_never_nan(tiny: float):
 )
 def test_any_finite_row_comes_back_within_half_a_scale(row: list[float]):
     values = np.array([row], np.float32)
-    whole, scale = quantise("embed", values)
-    assert abs(dequantise("embed", whole, scale) - values).max() <= max(float(scale[0]) * 0.5001, 1e-37)
+    whole, scale = quantise(EMBED, values)
+    assert abs(dequantise(EMBED, whole, scale) - values).max() <= max(float(scale[0]) * 0.5001, 1e-37)
 
 
 def test_the_scales_of_a_slice_are_those_of_its_channels():
-    name, values = matrix("kv")
-    whole, scale = quantise(name, values)
+    parameter, values = matrix("kv")
+    whole, scale = quantise(parameter, values)
     index = (slice(2, 9), slice(1, 2), slice(0, 2), slice(1, 3))
-    assert channel_index(name, index) == index[1:]
+    assert channel_index(parameter, index) == index[1:]
     np.testing.assert_array_equal(
-        dequantise(name, whole[index], scale[channel_index(name, index)]),
-        dequantise(name, whole, scale)[index],
+        dequantise(parameter, whole[index], scale[channel_index(parameter, index)]),
+        dequantise(parameter, whole, scale)[index],
     )
 
 
@@ -94,14 +97,12 @@ def test_a_checkpoint_in_memory_in_int8():
     checkpoint = MemoryCheckpoint(MODEL, random_parameters(MODEL, seed=1))
     assert checkpoint.quantised == frozenset()
     held = in_int8(checkpoint)
-    assert held.quantised == {
-        name for name in all_parameter_shapes(MODEL) if name.rpartition(".")[2] in CHANNELS
-    }
-    for name in all_parameter_shapes(MODEL):
+    assert held.quantised == {name for name in all_parameters(MODEL) if name.rpartition(".")[2] in SHAPES}
+    for name, parameter in all_parameters(MODEL).items():
         exact = checkpoint.read(name)
         if name in held.quantised:
             whole, scale = held.read_int8(name, ()), held.read_scale(name, ())
-            np.testing.assert_array_equal(held.read(name), dequantise(name, whole, scale))
+            np.testing.assert_array_equal(held.read(name), dequantise(parameter, whole, scale))
             assert np.linalg.norm(held.read(name) - exact) < 0.01 * np.linalg.norm(exact)
         else:
             np.testing.assert_array_equal(held.read(name), exact)
@@ -109,7 +110,7 @@ def test_a_checkpoint_in_memory_in_int8():
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite_are_refused_by_name(wrong: float):
-    name, values = matrix("q")
+    parameter, values = matrix("q")
     values[3, 1, 2, 0] = wrong
     with pytest.raises(InputError, match=r"model: layers\.1\.q: holds numbers that are not finite"):
-        quantise(name, values)
+        quantise(parameter, values)

@@ -26,9 +26,8 @@ from partita.checkpoints.int8_folder import write_int8
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.errors import InputError
-from partita.program.parameters import all_parameter_shapes
-from partita.specs.model import Model
-from partita.specs.rotary import LinearScaling, Llama3Scaling, YarnScaling
+from partita.specs.model import LinearScaling, Llama3Scaling, Model, YarnScaling
+from partita.specs.parameters import all_parameter_shapes, all_parameters
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
@@ -45,7 +44,7 @@ def test_a_folder_of_every_family_comes_back_in_int8(family: str, dtype: str, tm
     total = 0
     for name, values in checkpoint.parameters.items():
         if name in found.quantised:
-            whole, scale = quantise(name, values)
+            whole, scale = quantise(all_parameters(checkpoint.model)[name], values)
             np.testing.assert_array_equal(found.read_int8(name, ()), whole)
             np.testing.assert_array_equal(found.read_scale(name, ()), scale)
             index = tuple(slice(1, n) for n in values.shape)
@@ -258,7 +257,7 @@ def test_reading_and_writing_need_the_room_of_one_layer(deep: Path, tmp_path: Pa
 RESIDENT = """
 import resource, sys
 from partita.checkpoints.open import open_checkpoint
-from partita.program.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameter_shapes
 checkpoint = open_checkpoint(sys.argv[1])
 names = list(all_parameter_shapes(checkpoint.model))
 peaks = []

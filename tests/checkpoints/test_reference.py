@@ -7,8 +7,8 @@ import pytest
 from tests import reference
 
 from partita.checkpoints.protocol import StoredCheckpoint, random_parameters
-from partita.program.parameters import all_parameter_shapes
 from partita.specs.model import Model
+from partita.specs.parameters import all_parameter_shapes
 
 MODEL = Model(name="small", layers=2, d_model=16, d_ff=24, heads=4, kv_heads=2, head_dim=6, vocabulary=20)
 TURNS = [1, 100 ** (-1 / 3), 100 ** (-2 / 3)]

@@ -8,7 +8,7 @@ from tests import reference
 from tests.families import FAMILIES, VOCABULARY
 
 from partita.checkpoints.folder import open_folder
-from partita.program.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameter_shapes
 
 PROMPTS = (3, 40)  # tokens; the second is longer than any window
 STEPS = 32

@@ -77,6 +77,77 @@ def check_estimate(found: dict[str, Any]) -> None:
     assert found["chip_seconds_per_token"] == pytest.approx(cost)
 
 
+# What one decode step of PaLM 540B moves and holds on a chip of 64 in 2D weight-stationary, by hand from the
+# sizes that Pope et al. 2022 give: 118 layers, d_model 18432, d_ff 73728, 48 heads of 256 with one key and
+# value, a vocabulary of 256128. Mesh 4 x 4 x 4: E over x, heads, F and vocabulary over yz; 64 sequences of
+# 2048 tokens, one each on a chip in attention. Weights in int8, activations and cache in bfloat16, sums in
+# float32.
+LAYERS, E, F, HEADS, D, VOCABULARY = 118, 18432, 73728, 48, 256, 256128
+MATRICES = LAYERS * (2 * E * HEADS * D + 2 * E * D + 3 * E * F) + VOCABULARY * E
+SCALES = LAYERS * (HEADS * D // 16 + 2 * D + 2 * E // 4 + 2 * F // 16) + VOCABULARY // 16
+"""One for each output channel that a chip has."""
+BY_HAND = {
+    "weights": MATRICES // 64 + 4 * SCALES,
+    "kv": LAYERS * 2 * D * 2 * 2048,
+    # each token multiplies every matrix, and its queries all keys and values
+    "flops": 2 * MATRICES + LAYERS * 4 * HEADS * D * 2048,
+}
+COLLECTIVES_BY_HAND = {
+    # residuals of 64 tokens, E/4 of each: gathered in bfloat16 before every block and the logits, summed in
+    # float32 after every block; the embedding is looked up in bfloat16
+    ("all-gather", "yz"): (119, 119 * 64 * E // 4 * 2 * 15 // 16),
+    ("reduce-scatter", "yz"): (119, (118 * 4 + 2) * 64 * E // 4 * 15 // 16),
+    # sums over x of both feed-forward inputs, of the queries and of the logits
+    ("reduce-scatter", "x"): (237, (118 * (2 * F + HEADS * D) + VOCABULARY) * 64 // 16 * 4 * 3 // 4),
+    # the one key and value of every sequence go to the chip that attends to it
+    ("reduce-scatter", "xyz"): (118, 118 * 64 * 2 * D * 4 * 63 // 64),
+    # F of the gated product and the heads of what attention found, back over x
+    ("all-gather", "x"): (236, 118 * (F + HEADS * D) * 64 // 64 * 2 * 3),
+    # heads for sequences and back: 16 chips, the 16 sequences of an x each
+    ("all-to-all", "yz"): (236, 118 * 2 * 64 * HEADS * D // 64 * 2 * 15 // 16),
+    # a sum of squares of each token before each block and the logits
+    ("all-reduce", "xyz"): (119, 119 * 64 * 4 * 2 * 63 // 64),
+    # the likeliest token of each part of the vocabulary, and its logit
+    ("all-gather", "yzx"): (1, 64 * 2 * 4 * 63),
+}
+
+
+def test_the_figures_of_a_prediction_are_those_worked_out_by_hand(partita: Partita):
+    options = ("--attention", "batch", "--batch", 64, "--context", 2048, "--weights", "int8", "--json")
+    found = partita(*PREDICT, *options).json
+    memory, bound = found["memory_bytes_per_chip"], found["bound"]
+    assert MATRICES == 540_356_640_768
+    assert (memory["weights"], memory["kv"], found["flops"]) == tuple(BY_HAND.values())
+    assert memory["capacity"] == 32 * 2**30
+    moved = {(each["kind"], each["axes"]): (each["messages"], each["bytes"]) for each in found["collectives"]}
+    assert moved == COLLECTIVES_BY_HAND
+    # TPU v4: 275 TFLOP/s, 1.2 TB/s and links of 270 GB/s
+    seconds = {
+        "compute_seconds": BY_HAND["flops"] / 275e12,
+        "memory_seconds": (BY_HAND["weights"] + BY_HAND["kv"]) / 1.2e12,
+        "communication_seconds": sum(sent for _, sent in COLLECTIVES_BY_HAND.values()) / 270e9,
+    }
+    assert {key: bound[key] for key in seconds} == pytest.approx(seconds, rel=1e-12)
+    step = seconds["memory_seconds"] + seconds["communication_seconds"]
+    assert bound["step_seconds"] == pytest.approx(step, rel=1e-12)
+    assert 64 * step < bound["total_seconds"] < 64 * step * 1.01  # 64 steps, the cache a little larger
+    assert found["estimate"]["step_seconds"] * found["mfu"] == pytest.approx(2 * MATRICES / 275e12)
+
+
+def test_the_estimates_of_a_plan_hold_what_was_measured(partita: Partita):
+    """Pope et al. 2022, Table 2, low latency: a prompt of 2048 in 0.29 s, then 64 tokens for each of 64
+    sequences in 1.82 s."""
+    measured = {("prefill", 1, "ws2d/heads"): 0.29, ("decode", 64, "ws2d/batch"): 1.82}
+    for (phase, batch, layout), seconds in measured.items():
+        ffn, attention = layout.split("/")
+        sizes = ("--batch", batch, "--prompt", 2048, "--output", 64, "--weights", "int8")
+        command = ("predict", *PALM, "--phase", phase, "--mesh", "x=4,y=4,z=4", "--ffn", ffn)
+        found = partita(*command, "--attention", attention, *sizes, "--json").json
+        low, high = found["estimate"]["total_interval"]
+        assert low < seconds < high
+        assert found["bound"]["total_seconds"] < seconds
+
+
 def test_a_cluster_without_a_profile_has_no_estimate(partita: Partita):
     found = partita("predict", "palm-8b", "--on", "tpu-v5p:2x2x2", "--phase", "decode", "--json").json
     assert found["estimate"] is None

@@ -6,7 +6,7 @@ import pytest
 from tests.cli.conftest import Partita
 
 from partita.checkpoints.open import open_checkpoint
-from partita.program.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameter_shapes
 
 
 def test_a_folder_is_made_that_other_commands_take(partita: Partita, tiny: Path, tmp_path: Path):

@@ -11,7 +11,7 @@ from tests.measure.test_clock import CLUSTER
 from tests.schemas import json_schema, undocumented, validator
 
 import partita.measure.clock
-from partita.specs.cluster_text import cluster_toml
+from partita.specs.toml import cluster_toml
 
 SIZES = ("--batch", 2, "--prompt", 4, "--context", 8, "--seconds", 1)
 

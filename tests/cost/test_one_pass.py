@@ -4,8 +4,9 @@ import math
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.sizes import examples
 
 from partita.cost.step import Step, price_step
 from partita.sharding import ATTENTION_NAMES, FFN_NAMES, Mesh, parse_roles, plan_storage, resolve
@@ -70,7 +71,7 @@ COLUMNS = ("flops", "needed_flops", "weight_bytes", "kv_bytes", "sent_bytes", "m
 HELD = ("batch", "queries", "context", "weight_bytes", "kv_bytes", "activation_bytes", "memory_bytes")
 
 
-@settings(max_examples=150, deadline=None)
+@examples(40)
 @given(
     model=MODELS,
     decode=st.tuples(WEIGHTS, ATTENTION),

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.sizes import examples
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.cost.schedule import prefill_chunks
@@ -66,7 +67,7 @@ def test_chunks_read_every_new_token_once_and_see_all_before_it(prompt: int, dat
 # -- what a mask leaves ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@examples(20)
 @given(
     queries=st.integers(1, 30),
     before=st.integers(0, 60),
@@ -93,7 +94,7 @@ def test_attention_counts_exactly_the_pairs_that_the_mask_leaves(
     assert sum(entry.kv_bytes for entry in products) == pytest.approx(batch * seen_by_first * 2 * 2 * 8 * 2)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10)
 @given(
     layout=st.sampled_from(LAYOUTS),
     windowed=st.booleans(),
@@ -129,7 +130,7 @@ def test_chunks_compute_what_the_whole_does(layout: str, windowed: bool, prefix:
 # -- time -----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10)
 @given(
     layout=st.sampled_from(LAYOUTS),
     stages=st.sampled_from((1, 2)),
@@ -221,7 +222,7 @@ def test_a_cached_prefix_saves_time_and_reading_in_chunks_costs_it():
 # -- memory ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10)
 @given(
     layout=st.sampled_from(LAYOUTS),
     windowed=st.booleans(),

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.sizes import examples
 
 from partita.cost.prediction import Phase, Prediction, Setting, predict, reshard_seconds
 from partita.errors import InputError
@@ -159,7 +160,7 @@ def test_figures_of_merit_are_those_of_the_step(phase: Phase):
 RATES = ("flops", "memory", "x", "y", "z")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20)
 @given(
     layout=st.sampled_from(LAYOUTS),
     phase=st.sampled_from(("prefill", "decode")),

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.sizes import examples
 
 from partita.cost.prediction import Phase, Prediction, Setting, predict, reshard_seconds
 from partita.cost.schedule import StageLayers, split_layers
@@ -142,7 +143,7 @@ def test_the_stages_of_one_sequence_add_up_to_the_model(phase: Phase):
         assert sum(float(getattr(each, column)) for each in bounds) == pytest.approx(getattr(alone, column))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(10)
 @given(
     phase=st.sampled_from(("prefill", "decode")),
     stages=st.integers(2, 6),

@@ -3,9 +3,9 @@
 import pytest
 
 from partita.cost.step import Step, price_step
-from partita.program.parameters import all_parameter_shapes
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Model, catalogue_model, model_names
+from partita.specs.parameters import all_parameter_shapes
 
 F32 = Formats(weights="f32", activations="f32", kv="f32", reduce="f32")
 ALONE, CUBE = Mesh("x", (1,)), Mesh("xyz", (2, 2, 2))

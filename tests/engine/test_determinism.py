@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.engine.asking import engine, prompt, request
 
-from partita.engine.engine import Engine
+from partita.engine.engine import Engine, EngineOptions
 from partita.engine.requests import Sample
 from partita.engine.slots import Place, Slots
 from partita.sharding import Mesh
@@ -57,7 +57,7 @@ def test_mates_and_their_order(usual: Engine, alone: list[list[list[int]]]):
 
 
 def test_chunks(alone: list[list[list[int]]]):
-    assert tokens(engine(chunk=5), ASKED) == alone
+    assert tokens(engine(options=EngineOptions(chunk=5)), ASKED) == alone
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.combinations import ATTENTION, FFNS, MESHES, Case, tiny_model
 from tests.engine.bench import Bench
+from tests.sizes import every
 
 from partita.sharding import Mesh
 
@@ -20,7 +21,7 @@ def one_pair(
     return bench
 
 
-@pytest.mark.parametrize("number", range(len(FFNS)))
+@pytest.mark.parametrize("number", every(2, range(len(FFNS))))
 def test_where_the_engine_stores_its_weights(number: int):
     attentions = list(ATTENTION.values())
     mesh = Mesh.of(MESHES[number % 3])

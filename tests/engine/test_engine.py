@@ -10,6 +10,7 @@ import pytest
 from tests import reference
 from tests.combinations import tiny_model
 from tests.engine.bench import BF16, BF16_SUMS, TOLERANCE
+from tests.sizes import full
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.step import price_step
@@ -19,9 +20,9 @@ from partita.errors import InputError
 from partita.measure.verify import verify
 from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
-from partita.specs.model import Model
-from partita.specs.rotary import OtherScaling
+from partita.specs.model import Model, OtherScaling
 from partita.specs.sampling import Sampling
+from partita.specs.workload import Workload
 
 CUBE = Mesh.of((2, 2, 2))
 MODEL = tiny_model(tied=False)
@@ -183,8 +184,11 @@ def test_progress_counts_every_parameter():
 # -- bfloat16 ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("attention", ["heads", "context"])
-@pytest.mark.parametrize("formats", [BF16, BF16_SUMS], ids=["sums in float32", "sums in bfloat16"])
+@pytest.mark.parametrize(
+    ("formats", "attention"),
+    [(BF16, "heads"), (BF16_SUMS, "context"), full((BF16, "context")), full((BF16_SUMS, "heads"))],
+    ids=["sums in float32", "sums in bfloat16", "context", "heads"],
+)
 def test_bfloat16_stays_near_the_reference(formats: Formats, attention: str):
     runs = engine(f"wg-xyz/{attention}", "ws2d/batch", formats=formats)
     # bfloat16 has 8 bits: errors near 2^-8 of logits near 1, over two layers and their norms
@@ -244,7 +248,7 @@ def test_models_that_can_only_be_planned_for(changes: dict, feature: str):
     assert (error.value.field, error.value.value) == ("model", model.name)
     roles = parse_layout("ws2d/batch", "xyz")
     with pytest.raises(InputError, match=feature):
-        next(verify(model, CUBE, [(roles, roles)], BF16, batch=8, prompt=8, context=16))
+        next(verify(model, CUBE, [(roles, roles)], BF16, Workload(prompt=8, output=1, batch=8, context=16)))
 
 
 def test_devices_for_a_mesh():

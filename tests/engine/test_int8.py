@@ -21,12 +21,13 @@ from partita.engine.engine import Engine
 from partita.engine.requests import IDLE, arrays
 from partita.engine.steps import Programs
 from partita.measure.verify import check_prefill, verify
-from partita.program.parameters import all_parameter_shapes
 from partita.sharding import Mesh, parse_layout, plan_storage
 from partita.sharding.interleave import from_blocks
 from partita.sharding.layout import Layout, resolve
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.parameters import all_parameter_shapes
+from partita.specs.workload import Workload
 
 CUBE = Mesh.of((2, 2, 2))
 BIASED = {"qkv_bias": True, "output_bias": True, "ffn_bias": True}
@@ -41,12 +42,15 @@ MODELS = {
 LAYOUTS = [f"{f}/{a}" for f, a in product(("ws1d", "ws2d", "wg-xyz"), ("heads", "batch", "context"))]
 PAIRS = [(prefill, LAYOUTS[(i + 4) % len(LAYOUTS)]) for i, prefill in enumerate(LAYOUTS)]
 COVERED = [
-    pytest.param(model, pair, id=f"{name}, {' then '.join(pair)}")
+    pytest.param(
+        model, pair, id=f"{name}, {' then '.join(pair)}", marks=[pytest.mark.full] if (i + j) % 4 else []
+    )
     for i, pair in enumerate(PAIRS)
     for j, (name, model) in enumerate(MODELS.items())
     if (i + j) % 4 < 2
 ]
-"""Every layout in both phases with grouped and with multi-query attention, and all else in turn."""
+"""Every layout in both phases, the models in turn; in the full run with grouped and with multi-query
+attention."""
 PROMPTS = [[1, 2, 3], list(range(40, 53)), [100], [7] * 8]
 STEPS = 4
 
@@ -167,13 +171,12 @@ def test_a_prompt_attends_to_its_keys_and_values_as_the_cache_holds_them():
 
 @pytest.mark.parametrize("reduce", ["f32", "bf16"])
 @pytest.mark.parametrize("activations", ["f32", "bf16"])
-@pytest.mark.parametrize(("model", "pair"), COVERED[::6])
+@pytest.mark.parametrize(("model", "pair"), [each for each in COVERED if not each.marks][::3])
 def test_as_many_bytes_move_as_priced(model: Model, pair: tuple[str, str], activations: str, reduce: str):
     priced = formats("int8").model_copy(update={"activations": activations, "reduce": reduce})
     roles = [parse_layout(layout, CUBE.axes) for layout in pair]
-    checks = list(
-        verify(model, CUBE, [(roles[0], roles[1])], priced, batch=3, prompt=13, context=20, compiled=False)
-    )
+    sizes = Workload(prompt=13, output=1, batch=3, context=20)
+    checks = list(verify(model, CUBE, [(roles[0], roles[1])], priced, sizes, compiled=False))
     assert [check.phase for check in checks] == ["prefill", "switch", "decode"]
     for check in checks:
         assert check.exact, (check.phase, check.predicted, check.counted)

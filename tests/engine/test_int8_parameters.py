@@ -24,6 +24,7 @@ from partita.engine.engine import Engine
 from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.parameters import all_parameters
 
 CUBE = Mesh.of((2, 2, 2))
 INT8 = Formats(weights="int8", activations="f32", kv="f32")
@@ -88,7 +89,8 @@ def test_fused_parts_a_hundredfold_apart_keep_their_precision(kind: str, axis: i
     found = placed(checkpoint, "ws2d/batch")
     box = tuple(slice(0, n) for n in exact.shape)
     whole = replicas_agree(found[name])[box]
-    back = dequantise(name, whole, replicas_agree(found[f"{name}_scale"])[box[1:]])
+    parameter = all_parameters(MODEL)[name]
+    back = dequantise(parameter, whole, replicas_agree(found[f"{name}_scale"])[box[1:]])
     for part in range(exact.shape[axis]):
         a, b = exact.take(part, axis), back.take(part, axis)
         assert 0 < np.linalg.norm(b - a) < 0.01 * np.linalg.norm(a)

@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from tests.engine.bench import F32
+from tests.sizes import some
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.step import price_step
@@ -50,12 +52,17 @@ def ints(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
-def test_a_long_prompt_in_chunks_takes_no_more_than_predicted():
+def extending(tokens: int) -> tuple[Programs, Layout, Any, Any]:
+    """A step that reads a chunk into a cache of so many tokens, compiled, and the cache's shapes."""
     programs, layout = programs_of(WINDOWED, 1, "ws1d/heads", CHUNK)
-    shapes = programs.cache(layout, 1, TOKENS, CHUNK)
+    shapes = programs.cache(layout, 1, tokens, CHUNK)
     extend: Any = programs.extend(layout)
     step = extend.lower(programs.parameters(), shapes, ints(1, CHUNK), ints(1), ints(1))
-    compiled = step.compile()
+    return programs, layout, step.compile(), shapes
+
+
+def test_a_long_prompt_in_chunks_takes_no_more_than_predicted():
+    programs, layout, compiled, _ = extending(TOKENS)
     predicted = price_step(
         WINDOWED,
         layout,
@@ -66,14 +73,18 @@ def test_a_long_prompt_in_chunks_takes_no_more_than_predicted():
         context=TOKENS,
         run_options=programs.run_options,
     ).memory_bytes
-    assert 0.7 * predicted <= Launch(extend, ()).held_bytes(compiled) <= predicted
+    assert 0.7 * predicted <= Launch(None, ()).held_bytes(compiled) <= predicted
     assert not copies_of_the_cache(compiled.as_text())
 
+
+@pytest.mark.parametrize("tokens", some(1, [8_192, TOKENS]))
+def test_a_long_prompt_in_chunks_is_written_whole(tokens: int):
+    programs, _, compiled, shapes = extending(tokens)
     parameters = parameters_of(programs)
     cache = jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype, device=t.sharding), shapes)
-    prompt = np.random.default_rng(0).integers(WINDOWED.vocabulary, size=(1, TOKENS))
+    prompt = np.random.default_rng(0).integers(WINDOWED.vocabulary, size=(1, tokens))
     token: Any = None
-    for start in range(0, TOKENS, CHUNK):
+    for start in range(0, tokens, CHUNK):
         chunk, counts = prompt[:, start : start + CHUNK], [np.array([n], np.int32) for n in (start, CHUNK)]
         token, cache = compiled(parameters, cache, np.asarray(chunk, np.int32), *counts)
     assert 0 <= int(token[0]) < WINDOWED.vocabulary

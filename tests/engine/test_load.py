@@ -12,7 +12,6 @@ from tests.checkpoints import tiny_folder
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.prediction import Setting
 from partita.engine.engine import Engine
-from partita.engine.load import load
 from partita.errors import InputError
 from partita.planner.saved import SavedPlan
 from partita.sharding import Mesh, parse_layout
@@ -30,13 +29,13 @@ def staged(stages: int) -> SavedPlan:
 
 def test_a_plan_with_pipeline_stages_is_refused():
     with pytest.raises(InputError, match="1 is accepted") as error:
-        load("nothing-of-this-name", plan=staged(2))
+        Engine.load("nothing-of-this-name", plan=staged(2))
     assert (error.value.field, error.value.value) == ("stages", 2)
 
 
 def test_one_stage_is_not():
     with pytest.raises(InputError) as error:
-        load("nothing-of-this-name", plan=staged(1))
+        Engine.load("nothing-of-this-name", plan=staged(1))
     assert error.value.field != "stages"
 
 
@@ -47,15 +46,16 @@ def llama_folder(at: Path) -> Path:
 
 def test_a_folder_without_a_tokenizer_ends_where_its_configuration_says(tmp_path: Path):
     folder = llama_folder(tmp_path)
-    free = load(folder, dtype="f32").complete([[1]], Sampling(max_tokens=4, ignore_eos=True))[0][0].tokens
+    endless = Sampling(max_tokens=4, ignore_eos=True)
+    free = Engine.load(folder, dtype="f32").complete([[1]], endless)[0][0].tokens
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [free[1]]}))
-    ended = load(folder, dtype="f32").complete([[1]], Sampling(max_tokens=4))[0][0]
+    ended = Engine.load(folder, dtype="f32").complete([[1]], Sampling(max_tokens=4))[0][0]
     assert (ended.tokens, ended.finish) == (free[: free.index(free[1])], "stop")
 
 
 @pytest.mark.parametrize("prompts", ["ab", [[1.5, 2]], [[True]], 5, [b"ab"], [1, 2]])
 def test_prompts_that_are_none(prompts, tmp_path: Path):
-    engine = load(llama_folder(tmp_path), dtype="f32")
+    engine = Engine.load(llama_folder(tmp_path), dtype="f32")
     with pytest.raises(InputError, match="accepted") as error:
         engine.complete(prompts, Sampling(max_tokens=1))
     assert error.value.field == "prompt"

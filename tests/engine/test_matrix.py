@@ -15,18 +15,16 @@ from tests.combinations import (
     covering_cases,
     covering_choices,
     pairs_of,
+    whole_row,
 )
 from tests.engine.bench import STEPS, Bench, replicas_agree
 
 
 def test_every_pair_of_choices_is_covered():
     held = set()
-    for row, prefills, decodes in covering_choices():
-        for prefill in prefills:
-            for decode in decodes:
-                phases = {"prefill ffn": prefill[0], "prefill attention": prefill[1]}
-                phases |= {"decode ffn": decode[0], "decode attention": decode[1]}
-                held |= pairs_of({**row, **phases})
+    for row, pairs in covering_choices():
+        for prefill, decode in pairs:
+            held |= pairs_of(whole_row(row, prefill, decode))
     assert held == all_pairs({**CHOICES, **LAYOUT_CHOICES})
 
 
@@ -34,7 +32,8 @@ def test_every_pair_of_choices_is_covered():
     "case", covering_cases(), ids=lambda case: f"{case.model.name}-{case.mesh}-{case.batch}"
 )
 def test_covering_set(case: Case):
-    assert Bench(case).run_all() == len(case.prefills) * len(case.decodes) > 0
+    assert case.pairs is not None
+    assert Bench(case).run_all() == len(case.pairs) > 0
 
 
 # -- what the bench itself would notice -------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tests.engine.bench import F32, Bench
 
 from partita.measure.verify import verify
 from partita.sharding import Mesh
+from partita.specs.workload import Workload
 
 pytestmark = pytest.mark.full
 
@@ -54,9 +55,8 @@ def test_every_pair_where_the_engine_stores_its_weights(mesh: tuple[int, ...]):
         layouts = f"{prefill}/{attends[0]}", f"{decode}/{attends[1]}"
         case = Case(tiny_model(), Mesh.of(mesh), batch, (layouts[0],), (layouts[1],))
         pair = case.roles(layouts[0]), case.roles(layouts[1])
-        for check in verify(
-            case.model, case.mesh, [pair], F32, batch=batch, prompt=9, context=14, compiled=False
-        ):
+        sizes = Workload(prompt=9, output=1, batch=batch, context=14)
+        for check in verify(case.model, case.mesh, [pair], F32, sizes, compiled=False):
             assert check.exact, (layouts, check)
             exact += 1
     assert exact == 3 * len(FFNS) ** 2

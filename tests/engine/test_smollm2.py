@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sizes import some
 
 from partita.checkpoints.gguf import open_gguf
 from partita.checkpoints.open import packaged_gguf
@@ -48,7 +49,7 @@ def test_gathered_prefill_then_stationary_decode_on_eight(checkpoint: StoredChec
 
 @pytest.mark.parametrize(
     ("shape", "prefill", "decode"),
-    [((1,), "ws2d/heads", "ws2d/heads"), ((1, 2, 4), "ws1d/heads", "wg-xy/x=heads,y=batch,z=heads")],
+    some(1, [((1,), "ws2d/heads", "ws2d/heads"), ((1, 2, 4), "ws1d/heads", "wg-xy/x=heads,y=batch,z=heads")]),
     ids=str,
 )
 def test_one_device_and_another_layout(

@@ -13,9 +13,10 @@ import pytest
 from tests.combinations import common_storage, tiny_model
 from tests.engine.bench import BF16, BF16_SUMS, F32
 from tests.reference import logits as reference_logits
+from tests.sizes import full, some
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
-from partita.engine.engine import Engine
+from partita.engine.engine import Engine, EngineOptions
 from partita.engine.steps import Programs
 from partita.measure.verify import check_decode, check_prefill
 from partita.program.options import RunOptions, overlap_of
@@ -55,20 +56,26 @@ def programs_of(model: Model, mesh: Mesh, layout: str, formats: Formats, run_opt
     return Programs(model, mesh, common_storage(model, mesh, layout), formats, run_options=run_options)
 
 
+@pytest.mark.parametrize("turn", some(1, range(2)))
 @pytest.mark.parametrize(("shape", "layout"), CASES, ids=str)
-def test_bytes_and_flops_are_as_predicted_with_each_on_and_off(shape: tuple[int, ...], layout: str):
-    """Of a prefill and a decode step; each switch in one of the formats, every format in some."""
+def test_bytes_and_flops_are_as_predicted_with_each_on_and_off(
+    shape: tuple[int, ...], layout: str, turn: int
+):
+    """Of a prefill and a decode step; each switch in one of the formats, every format in some, and with every
+    other layout of the other model; in the full run of both."""
     mesh, seen = Mesh.of(shape), set()
-    for model in MODELS.values():
-        for run_options, formats in zip(SWITCHES.values(), itertools.cycle((F32, BF16, INT8, BF16_SUMS))):
-            programs = programs_of(model, mesh, layout, formats, run_options)
-            found = resolve(parse_layout(layout, mesh.axes), programs.storage, mesh, 8, 16)
-            for check in (
-                check_prefill(programs, found, found, 8, 16, compiled=False),
-                check_decode(programs, found, 8, 32, compiled=False),
-            ):
-                assert check.exact, (run_options, formats, check.phase, check.predicted, check.counted)
-                seen |= {kind for kind, _ in check.counted.messages}
+    turns = itertools.cycle(MODELS.values())
+    if (CASES.index((shape, layout)) + turn) % 2:
+        next(turns)
+    for run_options, formats in zip(SWITCHES.values(), itertools.cycle((F32, BF16, INT8, BF16_SUMS))):
+        programs = programs_of(next(turns), mesh, layout, formats, run_options)
+        found = resolve(parse_layout(layout, mesh.axes), programs.storage, mesh, 8, 16)
+        for check in (
+            check_prefill(programs, found, found, 8, 16, compiled=False),
+            check_decode(programs, found, 8, 32, compiled=False),
+        ):
+            assert check.exact, (run_options, formats, check.phase, check.predicted, check.counted)
+            seen |= {kind for kind, _ in check.counted.messages}
     assert "collective-permute" in seen
 
 
@@ -81,9 +88,18 @@ def test_the_compiled_program_moves_what_is_predicted(kind: str):
         assert check_decode(programs, found, 8, 32, compiled=True).exact, name
 
 
-@pytest.mark.parametrize("kind", MODELS)
-def test_logits_are_the_same_with_each_on_and_off(kind: str):
-    for name, engine, right in engines(kind, "ws2d/heads", SWITCHES):
+SOME = {
+    "parallel multi-query": ["both ways", "one", "apart", "apart and looped", "base 2"],
+    "serial grouped-query": ["none", "one way", "scatters", "summed"],
+}
+"""Each switch in one of the models; halves of a parallel block alone can be summed apart."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [*SOME.items(), *(full((kind, tuple(SWITCHES))) for kind in MODELS)], ids=str
+)
+def test_logits_are_the_same_with_each_on_and_off(kind: str, names: Iterable[str]):
+    for name, engine, right in engines(kind, "ws2d/heads", names):
         for found, wanted in zip(engine.logits(PROMPTS), right, strict=True):
             assert np.abs(found - wanted).max() < 1e-4, name
 
@@ -110,4 +126,5 @@ def engines(kind: str, layout: str, names: Iterable[str]) -> Iterator[tuple[str,
     right = [reference_logits(model, parameters, ids) for ids in PROMPTS]
     for name in names:
         checkpoint = MemoryCheckpoint(model, parameters)
-        yield name, Engine(checkpoint, mesh, roles, roles, run_options=SWITCHES[name]), right
+        options = EngineOptions(run_options=SWITCHES[name])
+        yield name, Engine(checkpoint, mesh, roles, roles, options=options), right

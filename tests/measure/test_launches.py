@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -48,7 +50,7 @@ def test_a_prefill_step_runs_again_and_gives_the_same():
 
 
 def test_decodes_cache_is_given_away_and_the_step_runs_on_what_comes_back(monkeypatch: pytest.MonkeyPatch):
-    caches: list[jax.Array] = []
+    caches: list[Any] = []
 
     def compiled(step, *args):
         inner = step.lower(*args).compile()

@@ -16,6 +16,7 @@ from partita.measure.counts import Counts, predicted, sent_bytes
 from partita.measure.verify import Check, check_decode, check_prefill, verify
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs.formats import Formats
+from partita.specs.workload import Workload
 
 MODEL = tiny_model("GQA", block="parallel")
 MESH = Mesh.of((2, 2, 2))
@@ -29,7 +30,7 @@ PAIR = [(PREFILL, DECODE)]
 
 @pytest.fixture(scope="module")
 def checks() -> list[Check]:
-    return list(verify(MODEL, MESH, PAIR, F32, batch=8, prompt=9, context=16))
+    return list(verify(MODEL, MESH, PAIR, F32, Workload(prompt=9, output=1, batch=8, context=16)))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_prefill_switch_and_decode_are_exact(checks: list[Check]):
 def test_bfloat16_is_counted_in_the_trace_alone(checks: list[Check]):
     scattered = [[check.predicted.by_kind().get("reduce-scatter", 0) for check in checks]]
     for formats in (BF16, BF16.model_copy(update={"reduce": "bf16"})):
-        halves = list(verify(MODEL, MESH, PAIR, formats, batch=8, prompt=9, context=16))
+        halves = list(verify(MODEL, MESH, PAIR, formats, Workload(prompt=9, output=1, batch=8, context=16)))
         assert all(check.exact and check.compiled is None for check in halves)
         for half, full in zip(halves, checks, strict=True):
             assert half.predicted.messages == full.predicted.messages
@@ -141,7 +142,8 @@ def copy(counts: Counts) -> Counts:
 
 
 def test_sizes_are_padded_before_they_are_checked():
-    checks = list(verify(MODEL, MESH, [(PREFILL, DECODE)], F32, batch=3, prompt=7, context=8, compiled=False))
+    sizes = Workload(prompt=7, output=1, batch=3, context=8)
+    checks = list(verify(MODEL, MESH, [(PREFILL, DECODE)], F32, sizes, compiled=False))
     assert all(check.exact for check in checks)
     programs = Programs(MODEL, MESH, STORAGE, F32)
     layout = resolve(PREFILL, STORAGE, MESH, batch=1, queries=8)

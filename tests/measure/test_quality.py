@@ -14,9 +14,9 @@ from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.errors import InputError
 from partita.measure.quality import compare, formats_named, measure, shipped_text, windows, windows_of
-from partita.program.parameters import all_parameter_shapes
 from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
+from partita.specs.parameters import all_parameter_shapes
 
 ONE = Mesh.of((1,))
 ROLES = parse_layout("ws2d/heads", "x")

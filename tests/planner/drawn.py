@@ -1,11 +1,13 @@
-"""Small models, clusters and questions drawn at random, the same for a seed. Knows nothing about prices."""
+"""Small models, clusters and cases drawn at random, the same for a seed. Knows nothing about prices."""
 
 import random
+from dataclasses import replace
+from typing import Any
 
-from partita.planner import Objective, Question
+from partita.planner import Case, Objective, PlanRequest
 from partita.specs import Cluster, Formats, Model, PhysicalAxis, Workload, catalogue_chip
-from partita.specs.fabric import Kind
-from partita.specs.latent import Latent
+from partita.specs.hardware import Kind
+from partita.specs.model import Latent
 
 TORUS = [(1,), (2,), (7,), (6,), (2, 2), (2, 4), (3, 4), (2, 2, 3)]
 NODES = [(1, 2), (2, 1), (2, 2), (2, 4), (3, 4), (4, 3)]
@@ -55,9 +57,7 @@ def a_cluster(draw: random.Random) -> Cluster:
     return Cluster(name="drawn", chip=chip, fabric=fabric)
 
 
-def a_question(
-    seed: int, *, chunked: bool = False, staged: bool = False, objective: Objective = "cost"
-) -> Question:
+def a_case(seed: int, *, chunked: bool = False, staged: bool = False, objective: Objective = "cost") -> Case:
     """Decode steps come after one token of output, so that a step's mean context is the whole cache.
 
     Where `chunked`, the prompts have a cached prefix and are read in equal chunks; where `staged`, there is a
@@ -72,17 +72,33 @@ def a_question(
         prefix = draw.choice([0, 1, 30])
         workload = {"prompt": prefix + chunk * chunks, "prefix": prefix, "chunk": chunk}
     fits = [n for n in range(1, 5) if cluster.shape[0] % n == 0 and n <= model.layers]
-    return Question(
+    formats = Formats(
+        weights=draw.choice(["bf16", "int8"]),
+        kv=draw.choice(["bf16", "int8"]),
+        reduce=draw.choice(["f32", "bf16"]),
+    )
+    request = PlanRequest(
         model=model,
-        cluster=cluster,
-        formats=Formats(
-            weights=draw.choice(["bf16", "int8"]),
-            kv=draw.choice(["bf16", "int8"]),
-            reduce=draw.choice(["f32", "bf16"]),
-        ),
+        clusters=(cluster,),
+        formats=(formats,),
         workload=Workload(output=1, batch=1, **workload),
-        batches=batches,
-        prefill_batches=batches,
         objective=objective,
         stages=fits[-1] if staged else 1,
     )
+    return one_case(request, batches)
+
+
+def one_case(
+    request: PlanRequest, batches: tuple[int, ...], prefill_batches: tuple[int, ...] | None = None
+) -> Case:
+    """The case of a request that leaves only these batches to choose from; prefill's are decode's unless
+    given."""
+    (found,) = request.cases()
+    return replace(found, batches=batches, prefill_batches=prefill_batches or batches)
+
+
+def changed(case: Case, **changes: Any) -> Case:
+    """The case of a request with other limits, or on another cluster."""
+    request = replace(case.request, **changes)
+    (cluster,) = request.clusters
+    return replace(case, request=request, cluster=cluster)

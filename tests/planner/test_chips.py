@@ -10,7 +10,7 @@ from partita.errors import InputError
 from partita.planner.chips import MOST_CHIPS, parse_clusters, shapes
 from partita.specs import parse_cluster
 from partita.specs.catalogue import cluster_families
-from partita.specs.family import ClusterFamily
+from partita.specs.hardware import ClusterFamily
 
 FAMILIES = {family.name: family for family in cluster_families()}
 

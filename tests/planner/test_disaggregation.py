@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from partita.errors import InputError
-from partita.planner.ask import Ask
 from partita.planner.basis import Basis
 from partita.planner.chips import parse_clusters
 from partita.planner.disaggregation import DisaggregatedPlan, plan_disaggregated
+from partita.planner.request import PlanRequest
 from partita.specs import Cluster, Formats, Workload, catalogue_model
 from partita.specs.units import format_seconds
 
@@ -19,11 +19,11 @@ TPU = tuple(parse_clusters("tpu-v4:auto", 4))
 H100 = tuple(parse_clusters("h100:auto", 8))
 
 
-def ask(
+def request(
     model: str = "palm-8b", workload: dict[str, int] | None = None, basis: Basis = "bound", **limits: Any
-) -> Ask:
+) -> PlanRequest:
     sizes = {"prompt": 512, "output": 64, "batch": 1} | (workload or {})
-    return Ask(
+    return PlanRequest(
         model=catalogue_model(model),
         clusters=TPU,
         formats=(Formats(weights="int8"),),
@@ -80,7 +80,7 @@ def best_counts(
     ],
 )
 def test_no_other_numbers_of_the_units_are_cheaper(model, clusters, max_chips, bandwidth, workload):
-    pools = plan_disaggregated(ask(model, workload), clusters, max_chips)
+    pools = plan_disaggregated(request(model, workload), clusters, max_chips)
     assert pools.prefill.prediction.fits
     assert pools.decode.prediction.fits
     assert pools.chips <= max_chips
@@ -94,7 +94,7 @@ def test_no_other_numbers_of_the_units_are_cheaper(model, clusters, max_chips, b
 
 
 def test_rates_and_costs_are_those_of_the_units():
-    pools = plan_disaggregated(ask(workload={"samples": 2}), TPU, 12)
+    pools = plan_disaggregated(request(workload={"samples": 2}), TPU, 12)
     prefill, decode = pools.prefill.prediction, pools.decode.prediction
     assert pools.prefill.rate == pytest.approx(prefill.batch / prefill.total_seconds)
     assert pools.decode.rate == pytest.approx(decode.batch / 2 / decode.total_seconds)
@@ -113,7 +113,7 @@ def test_rates_and_costs_are_those_of_the_units():
 def test_every_layers_keys_and_values_cross_over_the_network(model: str):
     """32 + 32 tokens in a window of 1024 cross whole; of 4096 tokens a local layer has kept but the last."""
     for prompt in (64, 4096):
-        pools = plan_disaggregated(ask(model, {"prompt": prompt}), H100, 16)
+        pools = plan_disaggregated(request(model, {"prompt": prompt}), H100, 16)
         seconds = crossing_seconds(pools, pools.decode_units, 50e9)
         assert pools.transfer_seconds == pytest.approx(seconds, rel=1e-12)
         sending = min(pools.prefill.chips, pools.decode_units * pools.decode.chips)
@@ -126,7 +126,7 @@ def test_every_layers_keys_and_values_cross_over_the_network(model: str):
 
 @pytest.mark.parametrize(("output", "factor"), [(64, 4000), (2048, 4000), (1024, 1000), (2048, 10000)])
 def test_slow_links_limit_the_rate_and_count_where_units_are_counted(output: int, factor: int):
-    given = ask(workload={"output": output})
+    given = request(workload={"output": output})
     fast, slow = plan_disaggregated(given, TPU[:1], 9), plan_disaggregated(given, slowed(TPU[:1], factor), 9)
     crossing = slow.prefill_units * slow.prefill.prediction.batch / slow.transfer_seconds
     assert crossing < slow.prefill_units * slow.prefill.rate
@@ -140,12 +140,12 @@ def test_slow_links_limit_the_rate_and_count_where_units_are_counted(output: int
 
 
 def test_limits_are_kept_and_cost_something():
-    free = plan_disaggregated(ask(), TPU, 16)
+    free = plan_disaggregated(request(), TPU, 16)
     limits: dict[str, Any] = {
         "max_ttft": 0.6 * free.ttft_seconds,
         "max_tpot": 0.4 * free.decode.prediction.step_seconds,
     }
-    kept = plan_disaggregated(ask(**limits), TPU, 16)
+    kept = plan_disaggregated(request(**limits), TPU, 16)
     assert kept.ttft_seconds <= limits["max_ttft"]
     assert kept.decode.prediction.step_seconds <= limits["max_tpot"]
     assert kept.chip_seconds_per_output_token > free.chip_seconds_per_output_token
@@ -155,23 +155,23 @@ def test_limits_are_kept_and_cost_something():
 def test_a_limit_that_no_unit_keeps_is_refused(field: str):
     limit: dict[str, Any] = {field: 1e-7}
     with pytest.raises(InputError, match="no unit keeps it: the fastest bound is") as caught:
-        plan_disaggregated(ask(**limit), TPU, 8)
+        plan_disaggregated(request(**limit), TPU, 8)
     assert (caught.value.field, caught.value.value) == (field, format_seconds(1e-7))
 
 
 def test_a_rate_is_taken_by_the_cheapest_pools_that_can():
-    free = plan_disaggregated(ask(), TPU, 24)
-    rate = 1.5 * plan_disaggregated(ask(), TPU, 4).prompts_per_second
-    kept = plan_disaggregated(ask(rate=rate), TPU, 24)
+    free = plan_disaggregated(request(), TPU, 24)
+    rate = 1.5 * plan_disaggregated(request(), TPU, 4).prompts_per_second
+    kept = plan_disaggregated(request(rate=rate), TPU, 24)
     assert kept.prompts_per_second >= rate
     assert kept.chip_seconds_per_output_token >= free.chip_seconds_per_output_token
     with pytest.raises(InputError, match="no pools of these chips take it: at most") as caught:
-        plan_disaggregated(ask(rate=1000 * rate), TPU, 24)
+        plan_disaggregated(request(rate=1000 * rate), TPU, 24)
     assert (caught.value.field, caught.value.value) == ("rate", f"{1000 * rate:.6g}/s")
 
 
 def test_by_the_estimate_rates_limits_and_the_crossing_are_those_of_the_profile():
-    free = plan_disaggregated(ask("llama-3-8b", basis="estimate"), H100, 16)
+    free = plan_disaggregated(request("llama-3-8b", basis="estimate"), H100, 16)
     prefill, decode = (unit.prediction.estimate for unit in (free.prefill, free.decode))
     assert prefill is not None
     assert decode is not None
@@ -192,14 +192,16 @@ def test_by_the_estimate_rates_limits_and_the_crossing_are_those_of_the_profile(
     assert written["transfer"]["estimate"]["seconds"] == free.transfer_seconds
     assert written["ranked_by"] == "estimate"
     limit = 0.7 * decode.step_seconds
-    kept = plan_disaggregated(ask("llama-3-8b", basis="estimate", max_tpot=limit), H100, 16).decode.prediction
+    kept = plan_disaggregated(
+        request("llama-3-8b", basis="estimate", max_tpot=limit), H100, 16
+    ).decode.prediction
     assert kept.estimate is not None
     assert kept.estimate.step_seconds <= limit
 
 
 def test_two_pools_need_a_unit_each():
-    assert plan_disaggregated(ask(), TPU, 2).chips == 2
+    assert plan_disaggregated(request(), TPU, 2).chips == 2
     with pytest.raises(InputError, match="two pools need at least 2 chips here"):
-        plan_disaggregated(ask(), TPU, 1)
+        plan_disaggregated(request(), TPU, 1)
     with pytest.raises(InputError, match="no prefill unit of these chips fits the model"):
-        plan_disaggregated(ask("palm-540b"), TPU, 8)
+        plan_disaggregated(request("palm-540b"), TPU, 8)

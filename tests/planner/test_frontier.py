@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from partita.cost.prediction import Phase
-from partita.planner.ask import Ask
 from partita.planner.chips import parse_clusters
 from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier, over_batches, undominated
 from partita.planner.phases import Tables, price
+from partita.planner.request import PlanRequest
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
@@ -21,7 +21,7 @@ PHASES: tuple[Phase, ...] = ("decode", "prefill")
 def tables(name: str, most: int, model: str = "palm-8b", workload: dict[str, int] | None = None, **more: Any):
     sizes = {"prompt": 256, "output": 16, "batch": 1} | (workload or {})
     more = {"auto_batch": True} | more
-    ask = Ask(
+    request = PlanRequest(
         model=catalogue_model(model),
         clusters=tuple(parse_clusters(name, most)),
         formats=(Formats(weights="int8"),),
@@ -29,7 +29,7 @@ def tables(name: str, most: int, model: str = "palm-8b", workload: dict[str, int
         objective="cost",
         **more,
     )
-    return [price(question) for question in ask.questions()]
+    return [price(case) for case in request.cases()]
 
 
 def of(points: tuple[Point, ...], phase: Phase) -> list[Point]:
@@ -65,7 +65,7 @@ def test_some_point_is_as_good_as_any_layout_that_fits(priced: list[Tables], pha
         for row, b in draw.permutation(np.argwhere(fits))[:15].tolist():
             prediction = exact.alone(phase, row, b)
             if prediction is not None and prediction.fits:
-                other = Point(prediction, each.question.ranked_by)
+                other = Point(prediction, each.case.ranked_by)
                 seconds, cost = other.seconds * (1 + 1e-9), other.chip_seconds_per_token * (1 + 1e-9)
                 assert any(p.seconds <= seconds and p.chip_seconds_per_token <= cost for p in points)
                 compared += 1
@@ -117,10 +117,10 @@ def test_a_prompt_in_chunks_is_priced_whole():
 def test_over_batches_asks_the_same_at_every_batch():
     one = tables("tpu-v4:2x2x1", 4, workload={"batch": 3, "samples": 2}, auto_batch=False)
     (over,) = over_batches(one)
-    assert over.question.batches == tuple(2**i for i in range(13))
-    assert over.question.prefill_batches == tuple(2**i for i in range(12))  # of two samples each
-    asked = replace(over.question, batches=(3,), prefill_batches=(2,))
-    assert asked == one[0].question
+    assert over.case.batches == tuple(2**i for i in range(13))
+    assert over.case.prefill_batches == tuple(2**i for i in range(12))  # of two samples each
+    asked = replace(over.case, batches=(3,), prefill_batches=(2,))
+    assert asked == one[0].case
     assert len(of(frontier([over]), "decode")) > len(of(frontier(one), "decode")) == 1
 
 

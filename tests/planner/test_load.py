@@ -10,7 +10,7 @@ from partita.planner.load import server
 from partita.planner.pair import Pair
 from partita.planner.traffic import Server, server_of
 from partita.specs import Formats
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 FIGURES = ("prefill_seconds", "step_seconds", "seconds_per_request", "chip_seconds_per_output_token")
 

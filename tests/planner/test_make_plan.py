@@ -11,7 +11,7 @@ from tests.planner.settings import palm, setting
 
 from partita.cost.prediction import Prediction, Setting, predict, reshard_seconds
 from partita.errors import InputError
-from partita.planner import BATCHES, Ask, Objective, Plan, best_plan, make_plan
+from partita.planner import BATCHES, Objective, Plan, PlanRequest, best_plan, make_plan
 from partita.planner.basis import BASES, Basis
 from partita.planner.search import ALIKE
 from partita.sharding.layout import plan_storage
@@ -36,7 +36,7 @@ def every_pair(given: Setting) -> Iterator[tuple[Prediction, Prediction]]:
 
 def any_batch(given: Setting, objective: Objective, **limits: float) -> Plan:
     """The plan where batches are left to the planner, on the setting's mesh."""
-    ask = Ask(
+    request = PlanRequest(
         model=given.model,
         clusters=(given.cluster,),
         formats=(given.formats,),
@@ -46,7 +46,7 @@ def any_batch(given: Setting, objective: Objective, **limits: float) -> Plan:
         mesh=given.mesh,
         **limits,  # type: ignore[arg-type]
     )
-    return best_plan(ask.questions())
+    return best_plan(request)
 
 
 def times(prefill: Prediction, decode: Prediction, basis: Basis) -> tuple[float, float, float]:

@@ -11,7 +11,7 @@ from tests.planner.pairs import NAMED, pair_of, phase_of
 from tests.planner.settings import palm, setting
 
 from partita.cost.prediction import Prediction, Setting
-from partita.planner import Ask, Objective, Plan, best_plan, make_plan
+from partita.planner import Objective, Plan, PlanRequest, best_plan, make_plan
 from partita.specs import Formats
 
 INT8 = Formats(weights="int8")
@@ -20,14 +20,14 @@ OBJECTIVES: list[Objective] = ["latency", "cost", "throughput"]
 
 def any_mesh(given: Setting, objective: Objective) -> Plan:
     """Of all meshes of the same chips."""
-    ask = Ask(
+    request = PlanRequest(
         model=given.model,
         clusters=(given.cluster,),
         formats=(given.formats,),
         workload=given.workload,
         objective=objective,
     )
-    return best_plan(ask.questions())
+    return best_plan(request)
 
 
 def chips_of(prediction: Prediction, *weights: str) -> int:

@@ -8,20 +8,21 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import Phase as Stage
 from hypothesis import strategies as st
-from tests.planner.drawn import a_question
+from tests.planner.drawn import a_case, changed
 from tests.planner.pairs import NAMED, phase_of
+from tests.sizes import many
 
 from partita.advice.sensitivity import changed_cluster
 from partita.cost.prediction import Phase, Prediction, Setting, predict
 from partita.errors import InputError
-from partita.planner import Plan, Question, best_plan
+from partita.planner import Case, Plan, best_of
 from partita.planner.pair import OBJECTIVES
 from partita.sharding.mesh import AXES, Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole
 from partita.specs.units import parse_duration
 
 FEW = settings(
-    max_examples=15,
+    max_examples=many(8),
     deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
     phases=[Stage.explicit, Stage.reuse, Stage.generate],  # a smaller seed is no simpler
@@ -35,24 +36,24 @@ WEIGHTS: tuple[WeightRole, ...] = ("e", "f", "e-gathered", "f-gathered", "replic
 ATTENTION: tuple[AttentionRole, ...] = ("heads", "batch", "context", "none")
 
 
-def planned(question: Question) -> Plan | None:
+def planned(case: Case) -> Plan | None:
     """None where nothing fits, or keeps the limits."""
     try:
-        return best_plan([question], top=1)
+        return best_of([case], top=1)
     except InputError:
         return None
 
 
 def a_setting(seed: int, *, staged: bool = False) -> Setting:
-    """Of a question drawn at random, on the mesh of the machine (of one stage)."""
-    question = a_question(seed, chunked=seed % 3 == 0, staged=staged)
+    """Of a case drawn at random, on the mesh of the machine (of one stage)."""
+    case = a_case(seed, chunked=seed % 3 == 0, staged=staged)
     draw = random.Random(seed)
-    workload = question.workload.resized(batch=draw.choice([1, 3, 8, 64]), prefill_batch=draw.choice([1, 4]))
-    shape = list(question.cluster.shape)
+    workload = case.workload.resized(batch=draw.choice([1, 3, 8, 64]), prefill_batch=draw.choice([1, 4]))
+    shape = list(case.cluster.shape)
     first = next((i for i, size in enumerate(shape) if size > 1), 0)
-    shape[first] //= question.stages
+    shape[first] //= case.stages
     mesh = Mesh.of(tuple(shape))
-    return Setting(question.model, question.cluster, mesh, question.formats, workload, question.stages)
+    return Setting(case.model, case.cluster, mesh, case.formats, workload, case.stages)
 
 
 def some_roles(seed: int, mesh: Mesh) -> Roles:
@@ -64,14 +65,14 @@ def some_roles(seed: int, mesh: Mesh) -> Roles:
 # -- more of anything -------------------------------------------------------------------------------------
 
 
-@settings(FEW, max_examples=8)
+@settings(FEW, max_examples=many(4))
 @given(SEEDS, st.sampled_from(["links", "memory", "compute", "capacity"]), MORE, st.sampled_from(OBJECTIVES))
 def test_a_better_chip_never_has_a_worse_plan(seed: int, what: str, more: float, objective):
-    question = a_question(seed, objective=objective)
-    plan = planned(question)
+    case = a_case(seed, objective=objective)
+    plan = planned(case)
     assume(plan is not None)
     assert plan is not None
-    better = planned(replace(question, cluster=changed_cluster(question.cluster, what, more)))
+    better = planned(changed(case, clusters=(changed_cluster(case.cluster, what, more),)))
     assert better is not None
     before, after = plan.chosen.score(objective), better.chosen.score(objective)
     assert after <= before + abs(before) * 1e-9
@@ -157,11 +158,11 @@ def test_the_parts_of_memory_are_its_total(seed: int, phase: Phase, staged: bool
 # -- units ------------------------------------------------------------------------------------------------
 
 
-@settings(FEW, max_examples=6)
+@settings(FEW, max_examples=many(3))
 @given(SEEDS, st.floats(0.5, 3))
 def test_limits_in_any_unit_of_time_are_the_same_limits(seed: int, slack: float):
-    question = a_question(seed)
-    free = planned(question)
+    case = a_case(seed)
+    free = planned(case)
     assume(free is not None)
     assert free is not None
     slack *= 1.000123  # so that no layout is just at the limit, on either side of it by rounding
@@ -171,7 +172,7 @@ def test_limits_in_any_unit_of_time_are_the_same_limits(seed: int, slack: float)
             "max_ttft": parse_duration(f"{free.prefill.total_seconds * slack * size:.18f}{unit}"),
             "max_tpot": parse_duration(f"{free.decode.step_seconds * slack * size:.18f}{unit}"),
         }
-        plan = planned(replace(question, **limits))
+        plan = planned(changed(case, **limits))
         if plan is not None:
             assert plan.prefill.total_seconds <= limits["max_ttft"]
             assert plan.decode.step_seconds <= limits["max_tpot"]

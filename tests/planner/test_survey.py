@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 from tests.planner.test_brute_force import ATTENTION, WEIGHTS, with_profile
-from tests.planner.test_brute_force import a_question as drawn
+from tests.planner.test_brute_force import a_case as drawn
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
@@ -28,8 +28,8 @@ BASES: tuple[Basis, ...] = ("bound", "estimate")
 @cache
 def a_setting(seed: int) -> Setting:
     """A drawn model on 2 x 2 chips with a drawn profile; the cache is not just the prompt and a token."""
-    question = with_profile(drawn(seed), seed)
-    profile = question.cluster.profile
+    case = with_profile(drawn(seed), seed)
+    profile = case.cluster.profile
     assert profile is not None
     kind = "torus" if seed % 2 else "switch"
     constants = {
@@ -42,11 +42,11 @@ def a_setting(seed: int) -> Setting:
         PhysicalAxis(kind=kind, size=2, links=2 if kind == "torus" else 1, link_bandwidth=bandwidth)
         for bandwidth in (1e10, 3e10)
     )
-    chip = question.cluster.chip.model_copy(update={"hbm_bytes": 10**12})
+    chip = case.cluster.chip.model_copy(update={"hbm_bytes": 10**12})
     cluster = Cluster(name="drawn", chip=chip, fabric=axes, profile=profile)
     batch, prompt, context = ((1, 48, 20), (4, 48, 49), (6, 1, 200_000))[seed % 3]
     workload = Workload(prompt=prompt, output=1, batch=batch, context=context)
-    return Setting(question.model, cluster, MESH, question.formats, workload)
+    return Setting(case.model, cluster, MESH, case.formats, workload)
 
 
 @cache

@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.planner.drawn import changed, one_case
 from tests.planner.settings import setting
 
 import partita
-from partita.planner import Objective, Plan, best_plan, make_plan
+from partita.planner import Case, Objective, Plan, PlanRequest, best_of, best_plan, make_plan
 from partita.planner.basis import Basis, step_seconds, total_seconds
 from partita.planner.chips import parse_clusters
 from partita.planner.load import server
-from partita.planner.question import Question
 from partita.planner.search import keeps_limits
 from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds, parse_cluster
 
@@ -86,19 +86,28 @@ def test_a_limit_that_both_keep_is_not_mentioned():
     assert broken(make_plan(GIVEN, basis="estimate", **slow)) == []
 
 
-def a_question(objective: Objective = "cost", **more: Any) -> Question:
+def a_case(objective: Objective = "cost", **more: Any) -> Case:
     sizes = tuple(2**i for i in range(7))
     workload = Workload(prompt=512, output=64, batch=1, chunk=more.pop("chunk", None))
     model, cluster = catalogue_model("llama-3-8b"), parse_cluster("h100:1x2")
-    return Question(model, cluster, Formats(), workload, sizes, sizes, objective, **more)
+    request = PlanRequest(
+        model=model,
+        clusters=(cluster,),
+        formats=(Formats(),),
+        workload=workload,
+        objective=objective,
+        stages=1,
+        **more,
+    )
+    return one_case(request, sizes)
 
 
 def test_a_chunk_between_two_steps_counts():
-    asked = a_question(chunk=128, interleaved=True)
-    free = best_plan([asked]).chosen
+    asked = a_case(chunk=128)
+    free = best_of([asked]).chosen
     estimated = replace(free, basis="estimate")
     limit = 0.5 * (estimated.tpot_seconds + estimated.chunk_seconds + free.tpot_seconds + free.chunk_seconds)
-    plan = best_plan([replace(asked, max_tpot=limit)])
+    plan = best_of([changed(asked, max_tpot=limit)])
     prefill, decode = plan.prefill.estimate, plan.decode.estimate
     assert prefill is not None
     assert decode is not None
@@ -109,13 +118,13 @@ def test_a_chunk_between_two_steps_counts():
 
 
 def test_a_rate_that_only_the_bound_sustains():
-    free = best_plan([a_question()]).chosen
+    free = best_of([a_case()]).chosen
     estimated, bound = (
         server(replace(free, basis=basis), None).requests_per_second for basis in ("estimate", "bound")
     )
     rate = 0.5 * float(estimated + bound)
-    plan = best_plan([a_question(rate=rate)])
-    assert keeps_limits(plan.chosen, a_question(rate=rate))
+    plan = best_of([a_case(rate=rate)])
+    assert keeps_limits(plan.chosen, a_case(rate=rate))
     load = server(replace(plan.chosen, basis="estimate"), None)
     assert load.requests_per_second < rate
     (reason,) = broken(plan)
@@ -123,7 +132,7 @@ def test_a_rate_that_only_the_bound_sustains():
     assert f"below --rate {rate:.3g}/s, which the bound sustains" in reason
     slow, fast = (float(end) for end in reason.partition("(")[2].partition(")")[0].split(" to "))
     assert slow < load.requests_per_second < fast
-    assert broken(best_plan([a_question(rate=0.1 * rate)])) == []
+    assert broken(best_of([a_case(rate=0.1 * rate)])) == []
 
 
 def test_no_estimate_breaks_no_limit():
@@ -134,5 +143,6 @@ def test_no_estimate_breaks_no_limit():
 
 def test_of_clusters_with_and_without_a_profile_that_of_the_first_is_named():
     bare = parse_cluster("tpu-v4:2x2x2").model_copy(update={"profile": None, "name": "bare"})
-    asked = [replace(a_question(), cluster=cluster) for cluster in (bare, parse_clusters("tpu-v4:2x2x2")[0])]
-    assert [reason.startswith(WHY) for reason in why(best_plan(asked))] == [True]
+    clusters = (bare, parse_clusters("tpu-v4:2x2x2")[0])
+    request = replace(a_case().request, clusters=clusters)
+    assert [reason.startswith(WHY) for reason in why(best_plan(request))] == [True]

@@ -10,9 +10,9 @@ from tests.sharding.simulated_mesh import SimulatedMesh
 
 from partita.program import transformer
 from partita.program.ops import Pass
-from partita.program.parameters import layer_parameter_shapes
 from partita.sharding import Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Latent, Model
+from partita.specs.parameters import parameter_table
 
 BATCH, TOKENS = 8, 8
 MESH = Mesh("xyz", (2, 2, 2))
@@ -92,7 +92,7 @@ def reference(model: Model, w: Mapping[str, np.ndarray], x: np.ndarray) -> tuple
 def test_every_layout_computes_the_equations(model: Model, text: str, phase: str):
     """A prefill expands the rows to keys and values of every head; a decode step absorbs its query."""
     draw = np.random.default_rng(7)
-    shapes = layer_parameter_shapes(model)
+    shapes = {name: row.shape for name, row in parameter_table(model).items() if row.in_block}
     w = {name: draw.standard_normal(shape) / 2 for name, shape in shapes.items()}
     x = draw.standard_normal((BATCH, TOKENS, model.d_model))
     expected, rows = map(np.stack, zip(*(reference(model, w, sequence) for sequence in x), strict=True))

@@ -1,6 +1,5 @@
 """Answers as tables and JSON: nothing that was found is left out."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,17 +8,167 @@ from tests.planner.pairs import NAMED, pair_of, phase_of
 from tests.planner.settings import palm, setting
 from tests.report.shown import text_of
 
-from partita.advice.compare import compare
-from partita.advice.crossover import crossovers
-from partita.advice.other_engines import in_other_terms, other_engines, partition_specs
+from partita.advice.compare import Comparison, Figure, compare
+from partita.advice.crossover import Crossover, crossovers
+from partita.advice.other_engines import EngineFlags, other_engines, partition_specs
+from partita.advice.rule import Rule
 from partita.advice.rules import broken_rules
-from partita.advice.sensitivity import sensitivities
+from partita.advice.sensitivity import Sensitivity, sensitivities
 from partita.planner.basis import Basis
 from partita.report import advice
 from partita.report.compare import comparison, label
 from partita.specs import Formats, format_bytes, format_seconds
 
 INT8 = Formats(weights="int8")
+
+
+PADDED = Rule(
+    name="heads",
+    hard=False,
+    message="heads: 9 padded to 16",
+    alternative="3 or 9 ways divide 9",
+    size=9,
+    needed=16,
+    bytes_per_chip=1_240_000.0,
+    step_seconds=2.1e-6,
+)
+FULL = Rule("memory", True, "memory: 40 GB of 32 GB per chip", "a batch of 7 would fit", 32, 40)
+FASTER = Crossover("decode", "batch", 64, 1097, 1096, "ws1d/batch", "faster", 0.25, 0.2)
+ROOMIER = Crossover("prefill", "prompt", 2048, 1000, 1002, "wg-x/heads", "fits", 0.0, 0.0)
+LINKS = Sensitivity("links", 0.1, "latency", 2.0, 1.9, "ws1d/batch and ws1d/batch on x=8", True, 1.8)
+ENGINES = [
+    EngineFlags(
+        "vLLM", "https://docs", {"--tensor-parallel-size": "8"}, "vllm serve MODEL", ("it pads",), ()
+    ),
+    EngineFlags("SGLang", "https://docs", {}, "", (), ("replicas of nothing",)),
+]
+"""Made by hand, as all that is expected of them."""
+
+
+def row(text: str, begins: str) -> list[str]:
+    """The cells of a line; two spaces part them."""
+    line = next(line for line in text.splitlines() if line.startswith(begins))
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_rules_by_hand():
+    text = text_of(advice.rules([FULL, PADDED], "decode"))
+    assert row(text, "decode: rules") == ["decode: rules", "costs at least", "instead"]
+    assert row(text, "memory") == [
+        "memory: 40 GB of 32 GB per chip",
+        "does not run",
+        "a batch of 7 would fit",
+    ]
+    price = "1.24 MB per chip, 2.1 us a step"
+    assert row(text, "heads") == ["heads: 9 padded to 16", price, "3 or 9 ways divide 9"]
+    estimated = text_of(advice.rules([replace(PADDED, expected_seconds=4e-3)], "decode"))
+    assert row(estimated, "heads")[1] == "1.24 MB per chip, 4 ms a step"
+    assert row(estimated, "decode: rules")[1] == "costs"
+
+
+def test_crossovers_by_hand():
+    text = text_of(advice.crossovers([FASTER, ROOMIER]))
+    assert row(text, "decode") == ["decode", "from batch 1,097", "64", "ws1d/batch", "is faster"]
+    assert row(text, "prefill") == ["prefill", "down from prompt 1,000", "2,048", "wg-x/heads", "fits"]
+
+
+def test_sensitivities_by_hand():
+    """log(1.9 / 2) / log(1.1) is -0.538."""
+    text = text_of(advice.sensitivities([LINKS]))
+    choice = "ws1d/batch and ws1d/batch on x=8 would be chosen"
+    assert row(text, "10%") == ["10% faster links", "1.9 s", "2 s", "-5.0%", "-0.54", choice]
+    cost = replace(LINKS, objective="cost", changes_choice=None, choice=None, before=0.02, after=0.019)
+    found = row(text_of(advice.sensitivities([cost])), "10%")
+    assert found[1:3] == ["19 chip-ms per output token", "20 chip-ms per output token"]
+    context = replace(cost, objective="context", before=40_000.0, after=43_000.0)
+    assert row(text_of(advice.sensitivities([context])), "10%")[1:4] == ["43K tokens", "40K tokens", "+7.5%"]
+
+
+def test_engines_by_hand():
+    text = text_of(advice.other_engines(ENGINES))
+    assert text.splitlines()[:4] == [
+        "vLLM: vllm serve MODEL",
+        "  but it pads",
+        "SGLang cannot express it:",
+        "  replicas of nothing",
+    ]
+
+
+def test_advice_by_hand_in_json():
+    found = {
+        "rules": {"decode": [PADDED.as_json()]},
+        "crossovers": [FASTER.as_json()],
+        "sensitivity": [LINKS.as_json()],
+    }
+    assert found == {
+        "rules": {
+            "decode": [
+                {
+                    "name": "heads",
+                    "hard": False,
+                    "message": "heads: 9 padded to 16",
+                    "alternative": "3 or 9 ways divide 9",
+                    "size": 9,
+                    "needed": 16,
+                    "bytes_per_chip": 1_240_000,
+                    "bound": {"step_seconds": 2.1e-6},
+                    "estimate": None,
+                }
+            ]
+        },
+        "crossovers": [
+            {
+                "phase": "decode",
+                "quantity": "batch",
+                "here": 64,
+                "value": 1097,
+                "still": 1096,
+                "becomes": "ws1d/batch",
+                "why": "faster",
+                "bound": {"gains": 0.2},
+                "estimate": None,
+            }
+        ],
+        "sensitivity": [
+            {
+                "what": "links",
+                "more": 0.1,
+                "objective": "latency",
+                "bound": {
+                    "before": 2.0,
+                    "after": 1.9,
+                    "change": pytest.approx(-0.05),
+                    "elasticity": pytest.approx(-0.538172, abs=1e-6),
+                    "after_choosing": 1.8,
+                },
+                "estimate": None,
+                "choice": "ws1d/batch and ws1d/batch on x=8",
+                "changes_choice": True,
+            }
+        ],
+    }
+
+
+def test_the_copies_of_one_kv_head_are_priced_by_hand():
+    """PaLM 540B has one: attention over heads keeps all of the cache on each of 64 chips, 63 times too often.
+
+    118 layers of a key and a value of 256 in 2 bytes, 2112 positions of 64 sequences: 16.33 GB, of which
+    63/64 are read from 1.2 TB/s in 13.4 ms.
+    """
+    found = broken_rules(phase_of(palm(INT8, batch=64), "decode", "ws2d/heads"))
+    line = row(text_of(advice.rules(found, "decode")), "kv_replicas")
+    assert line[0].startswith("kv_replicas: 1 KV head on 64 chips")
+    assert line[0].endswith("keys and values are kept 64")
+    assert line[1] == "16.1 GB per chip, 13.4 ms a step"
+
+
+def test_a_layout_as_partition_specs_by_hand():
+    """2D weight-stationary in the paper's notation: E_x F_yz; attention over the batch."""
+    specs = partition_specs(pair_of(palm(batch=64), "ws2d/batch"))
+    assert specs["mesh"] == {"x": 4, "y": 4, "z": 4}
+    assert specs["weights"]["ffn_in"]["spec"] == "PartitionSpec('x', None, ('y', 'z'))"
+    assert specs["weights"]["ffn_out"]["spec"] == "PartitionSpec(('y', 'z'), 'x')"
+    assert "PartitionSpec(('y', 'z'), 'x')" in text_of(advice.other_engines([], specs))
 
 
 def test_rules_show_message_price_and_alternative():
@@ -66,19 +215,39 @@ def test_engines_show_commands_or_reasons():
             assert all(" ".join(line.split()[:5]) in text for line in (*terms.cannot, *terms.differs))
 
 
-def test_answers_are_plain_json():
-    given = palm(INT8, batch=64, prefill_batch=1)
-    pair = pair_of(given, "ws2d/batch")
-    found = advice.answers_json(
-        {"decode": broken_rules(pair.decode)},
-        crossovers(pair.prefill, [phase_of(given, "prefill", "wg-x/batch")]),
-        sensitivities(pair, "latency"),
-        in_other_terms(pair),
+def test_a_comparison_by_hand():
+    figures = (
+        Figure("tpot", "seconds", 0.02, 0.025, "lower"),
+        Figure("throughput", "tokens/s", 900.0, 1200.0, "higher"),
+        Figure("cost", "chip-seconds", 0.004, 0.004, "lower"),
+        Figure("decode_mfu", "share", 0.14, 0.125, "higher"),
+        Figure("decode_memory_kv", "bytes", 2e9, 3.04e12, None),
     )
-    written = json.loads(json.dumps(found, allow_nan=False))
-    assert set(written) == {"rules", "crossovers", "sensitivity", "other_engines"}
-    assert [rule["name"] for rule in written["rules"]["decode"]] == ["quantisation"]
-    assert len(written["sensitivity"]) == 4
+    estimates = (Figure("ttft", "seconds", 0.29, 0.58, "lower"),)
+    settings = {"workload.batch": (64, 1024), "formats.kv": (None, "int8")}
+    found = Comparison(settings, {"decode": ("ws2d/batch", "ws1d/heads")}, figures, estimates)
+    text = text_of(comparison(found, "mine", "theirs"))
+    assert row(text, "workload.batch") == ["workload.batch", "64", "1,024"]
+    assert row(text, "formats.kv") == ["formats.kv", "-", "int8"]
+    assert row(text, "decode  ") == ["decode", "ws2d/batch", "ws1d/heads"]
+    assert row(text, "TTFT") == ["TTFT", "290 ms", "580 ms", "mine: 50.0% less"]
+    assert row(text, "TPOT") == ["TPOT", "20 ms", "25 ms", "mine: 20.0% less"]
+    assert row(text, "output tokens") == ["output tokens a second", "900", "1.2K", "theirs: 33.3% more"]
+    assert row(text, "chip-ms") == ["chip-ms per output token", "4", "4", "same"]
+    assert row(text, "decode MFU") == ["decode MFU", "14.0%", "12.5%", "mine: 12.0% more"]
+    assert row(text, "decode memory") == ["decode memory per chip: kv", "2 GB", "3.04 TB"]
+    written = found.as_json()
+    assert written["schema"] == "partita.comparison/1"
+    assert written["layouts"] == {"decode": {"a": "ws2d/batch", "b": "ws1d/heads"}}
+    assert written["bound"][0] == {
+        "name": "tpot",
+        "unit": "seconds",
+        "a": 0.02,
+        "b": 0.025,
+        "change": pytest.approx(0.25),
+        "better": "a",
+    }
+    assert [each["better"] for each in written["bound"][1:]] == ["b", None, "a", None]
 
 
 def test_a_comparison_shows_every_figure_and_who_is_better():

@@ -10,7 +10,7 @@ from tests.planner.settings import setting
 from tests.report.shown import text_of
 
 from partita.errors import InputError
-from partita.planner import Ask, Plan, best_plan, make_plan
+from partita.planner import Plan, PlanRequest, best_plan, make_plan
 from partita.planner.chips import parse_clusters
 from partita.planner.frontier import Point, over_batches
 from partita.report.frontier import frontier_table, panels, plot_frontier
@@ -20,7 +20,7 @@ from partita.specs import Formats, Workload, catalogue_model, format_range, form
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """PaLM 8B on 1 to 4 chips at every batch, by the estimate."""
-    ask = Ask(
+    request = PlanRequest(
         model=catalogue_model("palm-8b"),
         clusters=tuple(parse_clusters("tpu-v4:auto", 4)),
         formats=(Formats(),),
@@ -29,7 +29,7 @@ def plan() -> Plan:
         auto_batch=True,
         basis="estimate",
     )
-    return best_plan(ask.questions())
+    return best_plan(request)
 
 
 def merit(point: Point, basis: str) -> tuple[float, float, float]:

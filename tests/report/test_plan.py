@@ -10,14 +10,14 @@ from tests.report.shown import text_of
 from partita.advice.advice import Advice
 from partita.cost.prediction import reshard_seconds
 from partita.planner import Plan, best_plan, make_plan
-from partita.planner.ask import Ask
 from partita.planner.basis import Basis
 from partita.planner.chips import parse_clusters
 from partita.planner.disaggregation import plan_disaggregated
+from partita.planner.request import PlanRequest
 from partita.report.plan import plan as shown
 from partita.report.predictions import NO_PROFILE, phase_text, step_text
 from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_other_engines_are_shown_where_asked(found: Plan):
 
 def test_pools_are_shown_beside_the_shared_chips(found: Plan):
     clusters = parse_clusters("tpu-v4:auto", 8)
-    ask = Ask(
+    request = PlanRequest(
         model=catalogue_model("palm-8b"),
         clusters=(clusters[-1],),
         formats=(Formats(),),
@@ -154,7 +154,7 @@ def test_pools_are_shown_beside_the_shared_chips(found: Plan):
         auto_batch=True,
         basis="estimate",
     )
-    pools, cheapest = plan_disaggregated(ask, clusters, 8), best_plan(ask.questions())
+    pools, cheapest = plan_disaggregated(request, clusters, 8), best_plan(request)
     text = words(text_of(shown(Advice(cheapest), pools)))
     cost, shared = pools.chip_seconds_per_output_token, cheapest.chosen.chip_seconds_per_output_token
     assert f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second" in text

@@ -5,8 +5,9 @@ import math
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.sizes import examples
 
 from partita.cost.step import price_step
 from partita.sharding import (
@@ -128,7 +129,7 @@ def test_a_cache_lies_alike_after_any_prefill_over_the_same_context():
     assert caches == {"B_ K_ S_xyz D"}
 
 
-@settings(max_examples=200, deadline=None)
+@examples(50)
 @given(
     weights=st.tuples(*[st.sampled_from(get_args(WeightRole))] * 3),
     attends=st.tuples(*[st.sampled_from(get_args(AttentionRole))] * 3),

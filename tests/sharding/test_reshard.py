@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.sharding.shardings import pairs
 from tests.sharding.simulated_mesh import SimulatedMesh
+from tests.sizes import examples
 
 from partita.cost.ops import CostOps, Sized
 from partita.sharding import Sharding, parse, reshard
@@ -33,7 +34,7 @@ def dims_that_divide(source: Sharding, target: Sharding, sizes: dict[str, int]) 
     }
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100)
 @given(pair=pairs(), sizes=SMALL)
 def test_every_device_ends_with_its_part_of_the_target(
     pair: tuple[Sharding, Sharding], sizes: dict[str, int]
@@ -62,7 +63,7 @@ def test_every_device_ends_with_its_part_of_the_target(
         np.testing.assert_array_equal(held[device], wanted[device])
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(pairs())
 def test_steps_lead_from_source_to_target_in_the_cheap_order(pair: tuple[Sharding, Sharding]):
     source, target = pair
@@ -80,7 +81,7 @@ def test_steps_lead_from_source_to_target_in_the_cheap_order(pair: tuple[Shardin
     assert reduced == list(range(len(reduced)))  # a permutation comes after the tensor became small
 
 
-@settings(max_examples=100)
+@examples(50)
 @given(pairs())
 def test_the_same_shardings_always_give_the_same_steps(pair: tuple[Sharding, Sharding]):
     source, target = pair
@@ -99,7 +100,7 @@ def cost(
     return ops.ledger.total("sent_bytes"), ops.ledger.total("messages")
 
 
-@settings(max_examples=300)
+@examples(100)
 @given(pair=pairs(), sizes=SMALL)
 def test_axes_of_size_1_cost_nothing(pair: tuple[Sharding, Sharding], sizes: dict[str, int]):
     """As if they were not in the notation at all, unless the order of a dim's axes has to be mended."""

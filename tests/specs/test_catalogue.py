@@ -6,7 +6,7 @@ import pytest
 
 from partita.errors import InputError
 from partita.specs import BYTES, Chip, Model, catalogue, catalogue_chip, catalogue_model, model_names
-from partita.specs.family import ClusterFamily, FamilyAxis
+from partita.specs.hardware import ClusterFamily, FamilyAxis
 
 # Of models on Hugging Face the numbers that their safetensors files hold, a tied embedding counted once and
 # of Gemma 3 the language model alone; of the others as commented.

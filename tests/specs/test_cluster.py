@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from partita.errors import InputError
 from partita.specs import PhysicalAxis, catalogue, cluster, parse_cluster
-from partita.specs.family import ClusterFamily, FamilyAxis
+from partita.specs.hardware import ClusterFamily, FamilyAxis
 
 EXAMPLE = textwrap.dedent(
     (cluster.__doc__ or "").split("bytes per second and seconds):\n")[1].split("\nWhere")[0]

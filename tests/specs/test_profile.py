@@ -10,7 +10,7 @@ from partita.errors import InputError
 from partita.specs import Constant, Profile, Region, parse_cluster
 from partita.specs.catalogue import family_profile, profile, profile_names
 from partita.specs.profile import COLLECTIVES, LEVELS, LINK_TERMS, TERMS, term_of
-from partita.specs.profile_text import profile_toml
+from partita.specs.toml import profile_toml
 
 REGION = Region(
     parameters=(1e9, 2e9),

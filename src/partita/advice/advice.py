@@ -1,6 +1,6 @@
 """What a plan is asked besides: its rules, crossovers, sensitivities, server and other engines' words.
 
-Each is found when it is first looked at. Knows nothing about how it is shown.
+Each is found when it is first looked at; together with the plan they are one JSON document.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from partita.advice.compare import compare
 from partita.advice.crossover import Crossover, crossovers
 from partita.advice.other_engines import in_other_terms
 from partita.advice.rule import Rule
@@ -17,11 +18,13 @@ from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import Sensitivity, sensitivities
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Setting
+from partita.planner.disaggregation import DisaggregatedPlan
 from partita.planner.load import server
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
+from partita.planner.saved import SavedPlan
 from partita.planner.traffic import Server
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 _RIVALS = 12
 """Layouts of each phase that crossovers are looked for with."""
@@ -71,12 +74,31 @@ class Advice:
 
     @cached_property
     def other_engines(self) -> dict[str, Any]:
+        """The plan as the configuration of other engines."""
         return in_other_terms(self.plan.chosen)
 
     @cached_property
     def server(self) -> Server:
         """The plan under a steady load of its traffic."""
         return server(self.plan.chosen, self.traffic)
+
+    def as_json(
+        self, disaggregated: DisaggregatedPlan | None = None, other: SavedPlan | None = None
+    ) -> dict[str, Any]:
+        """The object `plan --json` prints, with pools of their own or a comparison where they were asked for.
+
+        Its keys are stable; `load_plan` reads the plan out of it.
+        """
+        return self.plan.as_json() | {
+            "rules": {phase: [rule.as_json() for rule in found] for phase, found in self.rules.items()},
+            "crossovers": [crossing.as_json() for crossing in self.crossovers],
+            "sensitivity": [each.as_json() for each in self.sensitivities],
+            "other_engines": self.other_engines,
+            "server": self.server.as_json(self.rate, self.price),
+            "traffic": None if self.traffic is None else self.traffic.as_json(),
+            "disaggregated": None if disaggregated is None else disaggregated.as_json(),
+            "comparison": None if other is None else compare(self.plan, other).as_json(),
+        }
 
     def _rivals(self, chosen: Prediction) -> Iterator[Prediction]:
         """Other layouts of a phase on the same chips: the paper's, the runners-up and the frontier's."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from partita.planner.pair import Pair
-from partita.program.parameters import CHANNELS, scale_name
 from partita.sharding.layout import Layout
 from partita.sharding.spec import Sharding, parse
 from partita.specs.model import Model
+from partita.specs.parameters import parameter_table, scale_name
 
 
 def partition_specs(pair: Pair) -> dict[str, Any]:
@@ -21,8 +21,8 @@ def partition_specs(pair: Pair) -> dict[str, Any]:
     setting, layout = pair.decode.setting, pair.decode.layout
     weights = {name: parse(text) for name, text in layout.storage.weights(setting.model).items()}
     if setting.formats.weights == "int8":
-        scaled = [name for name in weights if name in CHANNELS]
-        weights |= {scale_name(name): weights[name].only(CHANNELS[name]) for name in scaled}
+        scaled = [row for row in parameter_table(setting.model).values() if row.quantisable]
+        weights |= {scale_name(row.name): weights[row.name].only(row.channels) for row in scaled}
     return {
         "mesh": setting.mesh.size,
         "weights": {name: _entry(sharding) for name, sharding in weights.items()},

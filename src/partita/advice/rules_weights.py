@@ -6,15 +6,18 @@ split into fractions: an ideal that no run reaches, and the least that padding c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from partita.advice.rule import Rule, either, nearest_divisors
 from partita.advice.rule_price import saved
-from partita.cost.prediction import Prediction, predict
+from partita.cost.prediction import Prediction, padded_dims, predict
 from partita.planner.basis import Basis
 from partita.sharding.layout import Storage, product
+from partita.sharding.spec import parse
 from partita.specs.model import Model
+from partita.specs.parameters import dim_sizes, parameter_table
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,7 @@ class _Unpadded(Storage):
     dims: str = ""
 
     def padded(self, model: Model, sizes) -> dict:
-        own = {
-            "E": model.d_model,
-            "F": model.d_ff,
-            "V": model.vocabulary,
-            "K": model.kv_heads,
-            "G": model.group,
-        }
+        own = dim_sizes(model)
         return super().padded(model, sizes) | {dim: float(own[dim]) for dim in self.dims}
 
 
@@ -38,17 +35,17 @@ def weight_rules(prediction: Prediction, basis: Basis) -> Iterator[Rule]:
     """The padded dims, then the channels of int8 weights that are split."""
     setting, storage = prediction.setting, prediction.layout.storage
     model, sizes = setting.model, setting.mesh.size
-    padded = storage.padded(model, sizes)
+    stored = padded_dims(model, storage, sizes)
     over_heads, over_all = storage.k_axes + storage.g_axes, storage.padded_axes
-    kv = [] if model.group == 1 else [("kv_heads", "K", model.kv_heads, padded["K"], storage.k_axes)]
     dims = [
-        ("heads", "KG", model.heads, padded["K"] * padded["G"], over_heads),
-        *kv,
-        ("d_ff", "F", model.d_ff, padded["F"], over_all),
-        ("d_model", "E", model.d_model, padded["E"], over_all),
-        ("vocabulary", "V", model.vocabulary, padded["V"], over_all),
+        ("heads", "KG", over_heads),
+        *([] if model.group == 1 else [("kv_heads", "K", storage.k_axes)]),
+        ("d_ff", "F", over_all),
+        ("d_model", "E", over_all),
+        ("vocabulary", "V", over_all),
     ]
-    for name, letters, size, needed, axes in dims:
+    for name, letters, axes in dims:
+        size, needed = stored[name]
         if needed != size:
             yield _padded(prediction, basis, name, letters, size, int(needed), axes)
     yield from _channels(prediction)
@@ -94,18 +91,16 @@ def _channels(prediction: Prediction) -> Iterator[Rule]:
     model, sizes = setting.model, setting.mesh.size
     if setting.formats.weights != "int8" or model.latent is not None:
         return
-    padded = storage.padded(model, sizes)
-    heads = padded["K"] * padded["G"] * padded["D"]
-    over_e, over_f = product(sizes, storage.e), product(sizes, storage.f)
-    over_kv = over_e * product(sizes, storage.fg)
-    # output channels a chip holds, and over how many chips the summed dim of the matrix is split
-    matrices = [
-        (heads / over_f, over_e),
-        (2 * padded["K"] * padded["D"] / product(sizes, storage.fk), over_kv),
-        (model.ffn_inputs * padded["F"] / over_f, over_e),
-        (padded["E"] / over_e, over_f),
-        (padded["E"] / over_e, over_f),
-    ]
+    padded, shardings = storage.padded(model, sizes), storage.weights(model)
+    # output channels a chip holds, and over how many chips the summed dims of the matrix are split
+    matrices = []
+    for name, row in parameter_table(model).items():
+        if row.in_block and row.quantisable:
+            sharding, own = parse(shardings[name]), row.padded_sizes(padded)
+            scale = sharding.only(row.channels)
+            channels = math.prod(own[dim] for dim in scale.dims) / product(sizes, "".join(scale.axes))
+            over = product(sizes, "".join(sharding.axes)) // product(sizes, "".join(scale.axes))
+            matrices.append((channels, over))
     split = model.layers * sum(channels * (parts - 1) / parts for channels, parts in matrices)
     if split:
         axes = "".join(a for a in storage.e + storage.f if sizes[a] > 1)

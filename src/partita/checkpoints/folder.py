@@ -1,29 +1,28 @@
 """Folders as checkpoints: in Hugging Face form, or in the form that `partita quantize` writes.
 
 The second has a `partita.json` that holds the model, and tensors with the names and shapes of
-`partita.program.parameters`; beside a matrix in int8 lie its scales as `{name}_scale`.
+`partita.specs.parameters`; beside a matrix in int8 lie its scales as `{name}_scale`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import ValidationError
 
-from partita.checkpoints.dims import DIMS, is_quantisable, kind
 from partita.checkpoints.names import HUGGING_FACE
 from partita.checkpoints.protocol import StoredCheckpoint
 from partita.checkpoints.safetensors import SafetensorsFolder
 from partita.checkpoints.sources import Names, Source, check_tensors, source_of
 from partita.errors import InputError
-from partita.program.parameters import CHANNELS, all_parameter_shapes, scale_name
 from partita.specs.hugging_face import model_from_config
-from partita.specs.hugging_face.file import load
+from partita.specs.hugging_face.config import load
 from partita.specs.model import Model
+from partita.specs.parameters import Parameter, all_parameters, parameter_table, scale_name
 from partita.specs.wording import describe
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 CONFIG, PARTITA_JSON = "config.json", "partita.json"
 _FORMAT = "partita-checkpoint-1"
-_LINES = {name: [f"{name} {' '.join(dims)}"] for name, dims in DIMS.items()}
-_PARTITA_NAMES = Names(outside=_LINES, layer="layers.{i}.", block=_LINES, bare=())
 _ROWS = 4096  # of an embedding compared at a time
 
 
@@ -72,9 +69,10 @@ def _open_partita(folder: Path, name: str | None) -> StoredCheckpoint:
     model = model_from_partita_json(folder / PARTITA_JSON)
     model = model if name is None else model.model_copy(update={"name": name})
     tensors = SafetensorsFolder(folder)
-    sources = _PARTITA_NAMES.sources(model, tensors.shapes)
-    in_int8 = {name for name, form in tensors.formats.items() if form == "I8" and is_quantisable(name)}
-    scales = _scale_sources(model, in_int8 & sources.keys())
+    sources = _partita_names(model).sources(model, tensors.shapes)
+    rows = all_parameters(model)
+    in_int8 = {name for name, row in rows.items() if row.quantisable and tensors.formats.get(name) == "I8"}
+    scales = {name: _scale_source(rows[name]) for name in in_int8}
     stored_scales = {scale_name(name): source for name, source in scales.items()}
     check_tensors(folder, {**sources, **stored_scales}, tensors.shapes)
     tensors.check_formats(sources.keys() - in_int8)
@@ -82,14 +80,14 @@ def _open_partita(folder: Path, name: str | None) -> StoredCheckpoint:
     return _checkpoint(folder, model, sources, tensors, scales)
 
 
-def _scale_sources(model: Model, names: Iterable[str]) -> dict[str, Source]:
-    """The place of the scales of each of these parameters, by the parameter's name."""
-    shapes = all_parameter_shapes(model)
-    sources = {}
-    for name in names:
-        channels, sizes = CHANNELS[kind(name)], dict(zip(DIMS[kind(name)], shapes[name], strict=True))
-        sources[name] = source_of([f"{scale_name(name)} {' '.join(channels)}"], channels, sizes)
-    return sources
+def _partita_names(model: Model) -> Names:
+    lines = {name: [f"{name} {' '.join(row.dims)}"] for name, row in parameter_table(model).items()}
+    return Names(outside=lines, layer="layers.{i}.", block=lines, bare=())
+
+
+def _scale_source(row: Parameter) -> Source:
+    """Where the scales of a parameter in int8 lie."""
+    return source_of([f"{scale_name(row.name)} {' '.join(row.channels)}"], row.channels, row.sizes)
 
 
 def _open_hugging_face(folder: Path, name: str | None) -> StoredCheckpoint:

@@ -16,10 +16,9 @@ from pydantic import ValidationError
 
 from partita.checkpoints.gguf_file import Metadata
 from partita.errors import InputError
-from partita.program.parameters import Shape
 from partita.program.rotary import frequencies
-from partita.specs.model import Model
-from partita.specs.rotary import Llama3Scaling
+from partita.specs.model import Llama3Scaling, Model
+from partita.specs.parameters import Shape
 from partita.specs.wording import describe
 
 Fields = Mapping[str, object]

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from partita.checkpoints.container import Index
-from partita.checkpoints.dims import DIMS, is_quantisable, kind
 from partita.checkpoints.folder import write_partita_json
 from partita.checkpoints.int8 import quantise
 from partita.checkpoints.protocol import Checkpoint
@@ -24,7 +23,7 @@ from partita.checkpoints.safetensors import SHARD_BYTES, TensorToWrite, write_te
 from partita.checkpoints.tokenizer_files import write_end_tokens, write_tokenizer
 from partita.errors import InputError
 from partita.files import check_place
-from partita.program.parameters import CHANNELS, Shape, all_parameter_shapes, scale_name
+from partita.specs.parameters import Parameter, all_parameters, scale_name
 
 _BLOCK = 1 << 20  # numbers of a parameter that are read at a time, where its rows are its channels
 
@@ -78,13 +77,13 @@ def _tensors(
 ) -> list[TensorToWrite]:
     """The tensors to write; the scales of a parameter come right after it, for quantising finds them."""
     tensors: list[TensorToWrite] = []
-    shapes = all_parameter_shapes(checkpoint.model)
-    for done, (name, shape) in enumerate(shapes.items(), 1):
-        tell = partial(progress, done, len(shapes)) if progress else lambda: None
-        if is_quantisable(name):
-            tensors += _quantised(checkpoint, name, shape, tell)
+    rows = all_parameters(checkpoint.model)
+    for done, (name, row) in enumerate(rows.items(), 1):
+        tell = partial(progress, done, len(rows)) if progress else lambda: None
+        if row.quantisable:
+            tensors += _quantised(checkpoint, row, tell)
         else:
-            tensors.append(TensorToWrite(name, shape, dtype, partial(_floats, checkpoint, name, tell)))
+            tensors.append(TensorToWrite(name, row.shape, dtype, partial(_floats, checkpoint, name, tell)))
     return tensors
 
 
@@ -93,20 +92,17 @@ def _floats(checkpoint: Checkpoint, name: str, tell: Callable[[], None]) -> Iter
     tell()
 
 
-def _quantised(
-    checkpoint: Checkpoint, name: str, shape: Shape, tell: Callable[[], None]
-) -> list[TensorToWrite]:
+def _quantised(checkpoint: Checkpoint, row: Parameter, tell: Callable[[], None]) -> list[TensorToWrite]:
     """The int8 values of a parameter and, after them, the scales found on the way."""
-    sizes = dict(zip(DIMS[kind(name)], shape, strict=True))
-    channels = tuple(sizes[dim] for dim in CHANNELS[kind(name)])
+    name = row.name
     scales: list[np.ndarray] = []
 
     def values() -> Iterator[np.ndarray]:
-        for index in _blocks(name, shape):
+        for index in _blocks(row):
             if name in checkpoint.quantised:
                 yield checkpoint.read_int8(name, index)
             else:
-                whole, scale = quantise(name, checkpoint.read(name, index))
+                whole, scale = quantise(row, checkpoint.read(name, index))
                 scales.append(scale)
                 yield whole
 
@@ -116,16 +112,17 @@ def _quantised(
         tell()
 
     return [
-        TensorToWrite(name, shape, "int8", values),
-        TensorToWrite(scale_name(name), channels, "f32", found),
+        TensorToWrite(name, row.shape, "int8", values),
+        TensorToWrite(scale_name(name), row.scale_shape, "f32", found),
     ]
 
 
-def _blocks(name: str, shape: Shape) -> Iterator[Index]:
+def _blocks(row: Parameter) -> Iterator[Index]:
     """Indices that together are the parameter: blocks of rows where each row is a channel, else all of it."""
-    if CHANNELS[kind(name)] != DIMS[kind(name)][0]:
+    shape = row.shape
+    if row.channels != row.dims[0]:
         yield (slice(None),) * len(shape)
         return
-    rows = max(1, _BLOCK * shape[0] // max(1, int(np.prod(shape))))
+    rows = max(1, _BLOCK * shape[0] // max(1, row.count))
     for start in range(0, shape[0], rows):
         yield (slice(start, start + rows), *(slice(None),) * (len(shape) - 1))

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from partita.checkpoints.container import Index
-from partita.checkpoints.dims import kind
 from partita.checkpoints.int8 import channel_index, dequantise
 from partita.checkpoints.sources import Read, Source
-from partita.program.parameters import Shape, all_parameter_shapes, scale_name
 from partita.specs.model import Model
+from partita.specs.parameters import Parameter, all_parameters, scale_name
 
 if TYPE_CHECKING:  # the tokenizers library and jinja2 are imported where a tokenizer is read
     from partita.checkpoints.tokenizer import Tokenizer
 
 
 class Checkpoint(Protocol):
-    """A model with its parameters by name, as `partita.program.parameters` has them, read slice by slice."""
+    """A model with its parameters by name, as `partita.specs.parameters` has them, read slice by slice."""
 
     @property
     def model(self) -> Model: ...
@@ -55,14 +54,14 @@ class Checkpoint(Protocol):
         ...
 
     def read_scale(self, name: str, index: Index = ()) -> np.ndarray:
-        """The float32 scales of one of `quantised`, at this index of its channels: of the dims that
-        `partita.program.parameters.CHANNELS` lists for it."""
+        """The float32 scales of one of `quantised`, at this index of its channels."""
         ...
 
 
 def _dequantised(checkpoint: Checkpoint, name: str, index: Index) -> np.ndarray:
-    scale = checkpoint.read_scale(name, channel_index(name, index))
-    return dequantise(name, checkpoint.read_int8(name, index), scale)
+    row = all_parameters(checkpoint.model)[name]
+    scale = checkpoint.read_scale(name, channel_index(row, index))
+    return dequantise(row, checkpoint.read_int8(name, index), scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,19 +148,17 @@ def random_parameters(model: Model, seed: int) -> dict[str, np.ndarray]:
     """
     generator = np.random.default_rng(seed)
     parameters = {}
-    for name, shape in all_parameter_shapes(model).items():
-        values = generator.standard_normal(shape, dtype=np.float32)
-        if name.endswith("norm"):
+    for name, row in all_parameters(model).items():
+        values = generator.standard_normal(row.shape, dtype=np.float32)
+        if row.role == "norm":
             values *= np.float32(0.1)
             values[0] += 1
         else:
-            values *= np.float32(1 / math.sqrt(_fan_in(kind(name), shape)))
+            values *= np.float32(1 / math.sqrt(_fan_in(row)))
         parameters[name] = values
     return parameters
 
 
-def _fan_in(matrix: str, shape: Shape) -> int:
+def _fan_in(row: Parameter) -> int:
     """How many numbers each output of a matrix sums; an embedding counts as the unembedding it may be."""
-    if matrix in ("embed", "unembed"):
-        return shape[1]
-    return math.prod(shape[:3]) if matrix == "o" else shape[0]
+    return math.prod(row.shape[axis] for axis in row.summed_axes) if row.quantisable else row.shape[0]

@@ -21,7 +21,7 @@ import numpy as np
 
 from partita.checkpoints.container import Damaged, Index, MappedFile, StoredTensor, first_few
 from partita.errors import InputError
-from partita.specs.hugging_face.file import load
+from partita.specs.hugging_face.config import load
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 2_000_000_000

@@ -1,7 +1,7 @@
 """The place of each parameter in the tensors of a file: written as text, checked, and read slice by slice.
 
 A line of text says which tensor, and how its axes are made of the letters of dims that
-`partita.program.parameters` explains, slowest first:
+`partita.specs.parameters` explains, slowest first:
 
     "self_attn.q_proj.weight KGD E"         [K G D, E]; the parameter q is [E, K, G, D]
     "self_attn.k_proj.weight KD E"          one part of several that are stacked along the letter they lack
@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from partita.checkpoints.container import Index, first_few
-from partita.checkpoints.dims import DIMS, kind
 from partita.errors import InputError
-from partita.program.parameters import Shape, all_parameter_shapes
 from partita.specs.model import Model
+from partita.specs.parameters import Shape, all_parameters
 
 Read = Callable[[str, Index], np.ndarray]
 """Gives the values of a stored tensor, float32 or int8, at an index of it."""
@@ -199,15 +198,13 @@ class Names:
         block = {**self.block, **self.separate_norms} if model.separate_norms else self.block
         sizes = {"K": model.kv_heads, "G": model.group, "D": model.head_dim}
         sources = {}
-        for name, shape in all_parameter_shapes(model).items():
+        for name, row in all_parameters(model).items():
             layer, _, last = name.removeprefix("layers.").rpartition(".")
             if layer:
                 start, lines = prefix + self.layer.replace("{i}", layer), block[last]
             else:
                 start, lines = "" if name in self.bare else prefix, self.outside[name]
-            dims = DIMS[kind(name)]
-            own = {**sizes, **dict(zip(dims, shape, strict=True))}
-            sources[name] = source_of([start + line for line in lines], dims, own)
+            sources[name] = source_of([start + line for line in lines], row.dims, {**sizes, **row.sizes})
         return sources
 
 

@@ -15,7 +15,7 @@ from tokenizers import processors
 
 from partita.checkpoints.tokenizer import ChatTemplate, Spelling, Tokenizer
 from partita.errors import InputError
-from partita.specs.hugging_face.file import load
+from partita.specs.hugging_face.config import load
 
 _TOKENIZER, _SETTINGS, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 _GENERATION, _CONFIG, _SPECIAL = "generation_config.json", "config.json", "special_tokens_map.json"

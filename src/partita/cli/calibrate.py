@@ -48,7 +48,7 @@ def command(
         raise InputError("devices", f"{jax.process_count()} processes", "one process is measured at a time")
     with progress_bar() as progress:
         found = calibrate(chosen, save.stem if save else "here", seconds, progress)
-    from partita.specs.cluster_text import cluster_toml
+    from partita.specs.toml import cluster_toml
 
     text = cluster_toml(found.cluster)
     if save is not None:

@@ -10,6 +10,7 @@ from partita.cli import options as o
 from partita.cli.output import progress_bar, show, show_json
 from partita.cost.prediction import Prediction, predict
 from partita.cost.setting import Setting
+from partita.engine.load import Placement
 from partita.errors import InputError
 from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Formats
@@ -29,7 +30,7 @@ class Clocking:
     model: str
     on: str | None
     mesh: str | None
-    run: Callable[[str], o.Running] | None
+    run: Callable[[str], Placement] | None
     batch: int
     prompt: int
     context: int

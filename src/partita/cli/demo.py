@@ -12,6 +12,7 @@ from partita.cli import options as o
 from partita.cli.answers import stream
 from partita.cli.output import progress_console, show, show_json
 from partita.cli.verify import as_json, table
+from partita.engine.load import EngineRequest, Placement
 from partita.planner.plan import Plan, make_plan
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
@@ -40,12 +41,12 @@ def command(
             show(f"\n== {name} ==", plan(Advice(found)))
         show(f"\n== SmolLM2-135M on 8 CPU devices, mesh x=2,y=2,z=2: prefill {_PREFILL}, decode {_DECODE} ==")
     mesh = Mesh("xyz", (2, 2, 2))
-    run = o.Running(mesh, parse_layout(_PREFILL, mesh.axes), parse_layout(_DECODE, mesh.axes))
+    run = Placement(mesh, parse_layout(_PREFILL, mesh.axes), parse_layout(_DECODE, mesh.axes))
     from partita.checkpoints.open import open_checkpoint
 
     checkpoint = open_checkpoint("smollm2-135m")
     ids, shown = generate.prompt_of(checkpoint, prompt, None, chat=False)
-    engine = generate.load_engine(checkpoint, run, None, ids, max_tokens, dtype="f32")
+    engine = generate.load_engine(checkpoint, run, EngineRequest(dtype="f32"), ids, max_tokens)
     (answer,), seconds = stream(engine, ids, Sampling(max_tokens=max_tokens), shown, quiet=json)
     if not json:
         rate = (len(answer.tokens) - 1) / seconds["decode"]
@@ -63,9 +64,7 @@ def command(
                 mesh,
                 [(run.prefill, run.decode)],
                 engine.formats,
-                batch=8,
-                prompt=16,
-                context=32,
+                Workload(prompt=16, output=1, batch=8, context=32),
             )
         )
     exact = all(check.exact for check in checks)

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from partita.cli import options as o
-from partita.cli import predict as p
 from partita.cli.output import show, show_json
+from partita.cli.predict import priced, read_workload
 from partita.errors import InputError
 from partita.planner.saved import load_plan
 from partita.report.explain import explanation, operations
@@ -22,18 +22,18 @@ def command(
     context_of_call: typer.Context,
     what: What,
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="tpu-v4:4x4x4, or TOML.")] = None,
-    phase: p.Phase = "decode",
+    phase: o.Phase = "decode",
     mesh: o.MeshText = None,
-    ffn: p.Ffn = "ws2d",
-    attention: p.Attention = "batch",
-    batch: p.Batch = 1,
-    context: p.Context = None,
-    prompt: p.Prompt = None,
-    output: p.Output = 64,
-    stages: p.Stages = 1,
-    prefix: p.Prefix = 0,
-    chunk: p.Chunk = None,
-    samples: p.Samples = 1,
+    ffn: o.Ffn = "ws2d",
+    attention: o.Attention = "batch",
+    batch: o.Batch = 1,
+    context: o.Context = None,
+    prompt: o.Prompt = None,
+    output: o.Output = 64,
+    stages: o.Stages = 1,
+    prefix: o.Prefix = 0,
+    chunk: o.Chunk = None,
+    samples: o.Samples = 1,
     weights: o.Weights = "bf16",
     kv: o.Kv = "bf16",
     activations: o.Activations = "bf16",
@@ -48,9 +48,11 @@ def command(
                 raise InputError(name, value, "needs --on and a MODEL; a plan has its own")
         found = list(load_plan(what).predictions())
     else:
-        formats = (weights, kv, activations, reduce)
-        sizes = (batch, context, prompt, output, formats, stages, prefix, chunk, samples)
-        found = [p.priced(what, on, phase, mesh, ffn, attention, *sizes)]
+        one = o.read_phase(phase)
+        workload = read_workload(batch, context, prompt, output, prefix, chunk, samples)
+        formats = o.read_formats(weights, kv, activations, reduce)
+        setting = o.read_setting(what, on, mesh, workload, formats, stages)
+        found = [priced(setting, one, ffn, attention)]
     if json:
         phases = [{"phase": f.phase, "layout": str(f.layout.roles), "ops": operations(f)} for f in found]
         show_json({"schema": "partita.explanation/1", "phases": phases})

@@ -11,6 +11,7 @@ from partita.cli import options as o
 from partita.cli import sampling_options as s
 from partita.cli.answers import stream
 from partita.cli.output import progress_bar, show_json, show_note
+from partita.engine.load import EngineRequest, Placement
 from partita.errors import InputError
 from partita.program.options import RunOptions, overlap_of
 
@@ -18,85 +19,20 @@ if TYPE_CHECKING:
     from partita.checkpoints.protocol import Checkpoint
     from partita.engine.engine import Engine
 
-Devices = Annotated[
-    int | None, typer.Option("--devices", help="Make this many CPU devices where there is no accelerator.")
-]
-PrefillFfn = Annotated[str | None, typer.Option("--prefill-ffn", help="Where prefill differs.")]
-PrefillAttention = Annotated[str | None, typer.Option("--prefill-attention", help="Where prefill differs.")]
-PlanFile = Annotated[str | None, typer.Option("--plan", help="A plan.json: its mesh and layouts are run.")]
-
-
-def running(
-    plan: str | None,
-    mesh: str | None,
-    devices: int | None,
-    ffn: str | None,
-    attention: str | None,
-    prefill_ffn: str | None,
-    prefill_attention: str | None,
-) -> o.Running:
-    """The mesh and layouts of a plan file, or those the flags give."""
-    if plan is None:
-        return o.read_running(
-            mesh, devices, ffn or "ws2d", attention or "batch", prefill_ffn, prefill_attention
-        )
-    from partita.planner.saved import load_plan
-
-    saved = load_plan(plan)
-    from partita.engine.requests import check_stages
-
-    check_stages(saved.setting.stages)
-    given = {
-        "mesh": mesh,
-        "ffn": ffn,
-        "attention": attention,
-        "prefill-ffn": prefill_ffn,
-        "prefill-attention": prefill_attention,
-    }
-    for field, value in given.items():
-        if value is not None:
-            raise InputError(field, value, "give it or --plan, which has a mesh and layouts of its own")
-    return o.Running(saved.setting.mesh, saved.prefill, saved.decode, saved.setting)
-
 
 def load_engine(
-    checkpoint: Checkpoint,
-    run: o.Running,
-    devices: int | None,
-    ids: list[int],
-    max_tokens: int,
-    *,
-    dtype: str = "auto",
-    weights: str | None = None,
-    kv: str | None = None,
-    chunk: int | None = None,
-    run_options: RunOptions | None = None,
+    checkpoint: Checkpoint, placement: Placement, request: EngineRequest, ids: list[int], max_tokens: int
 ) -> Engine:
-    """Places the weights on the mesh, once the request is one that the model can take.
+    """Places the weights on the mesh, once the prompt is one that the model can take.
 
     Shows progress on standard error where that is a terminal.
     """
-    from partita.engine.load import placed
-    from partita.engine.number_formats import number_formats
+    from partita.engine.engine import Engine
     from partita.engine.requests import check_prompts
 
-    number_formats(dtype, weights, kv, "")  # what is wrong is said before there are devices
     check_prompts(checkpoint.model, [ids], max_tokens)
     with progress_bar() as tell:
-        return placed(
-            checkpoint,
-            run.mesh,
-            run.prefill,
-            run.decode,
-            planned=run.planned.formats if run.planned else None,
-            dtype=dtype,
-            weights=weights,
-            kv=kv,
-            chunk=run.planned.workload.chunk if chunk is None and run.planned else chunk,
-            devices=devices,
-            run_options=run_options,
-            progress=lambda done, of: tell("placing weights", done, of),
-        )
+        return Engine.on(checkpoint, placement, request, lambda done, of: tell("placing weights", done, of))
 
 
 def prompt_of(
@@ -138,15 +74,15 @@ def command(
     logprobs: s.Logprobs = None,
     n: s.Samples = 1,
     seed: s.Seed = None,
-    plan: PlanFile = None,
+    plan: o.PlanFile = None,
     mesh: o.MeshText = None,
-    devices: Devices = None,
+    devices: o.Devices = None,
     ffn: Annotated[str | None, typer.Option("--ffn", help=f"{o.FFN_HELP} ws2d unless given.")] = None,
     attention: Annotated[
         str | None, typer.Option("--attention", help=f"{o.ATTENTION_HELP} batch unless given.")
     ] = None,
-    prefill_ffn: PrefillFfn = None,
-    prefill_attention: PrefillAttention = None,
+    prefill_ffn: o.PrefillFfn = None,
+    prefill_attention: o.PrefillAttention = None,
     dtype: Annotated[
         str, typer.Option("--dtype", help="f32, bf16, or auto: what the devices are fast in.")
     ] = "auto",
@@ -159,7 +95,7 @@ def command(
     chunk: Annotated[
         int | None, typer.Option("--chunk", help="Tokens of the prompt read in one step, at most.")
     ] = None,
-    overlap: Annotated[str, typer.Option("--overlap", help=o.OVERLAP_HELP)] = "none",
+    overlap: o.Overlap = "none",
     json: o.AsJson = False,
 ) -> None:
     """Generate text with a model split over this machine's devices."""
@@ -185,27 +121,19 @@ def command(
         show_note(f"at temperature 0 the likeliest token is always taken: {', '.join(given)} change nothing")
     if sampling.seed is None:  # said in what is printed, so that it can be had again
         sampling = sampling.model_copy(update={"seed": secrets.randbits(63)})
-    run = running(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention)
+    run = o.read_placement(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention)
     from partita.checkpoints.open import open_checkpoint
 
     checkpoint = open_checkpoint(model)
     ids, shown = prompt_of(checkpoint, prompt, prompt_ids, chat)
     s.check_tokens(sampling, checkpoint.model.vocabulary)
-    if run.planned is not None and run.planned.model.name != checkpoint.model.name:
-        planned = run.planned.model.name
+    planned = run.plan and run.plan.setting.model.name
+    if planned is not None and planned != checkpoint.model.name:
         show_note(f"the plan was made for {planned}; its mesh and layouts run {checkpoint.model.name}")
-    engine = load_engine(
-        checkpoint,
-        run,
-        devices,
-        ids,
-        max_tokens,
-        dtype=dtype,
-        weights=weights,
-        kv=kv,
-        chunk=chunk,
-        run_options=run_options,
+    request = EngineRequest(
+        dtype=dtype, weights=weights, kv=kv, chunk=chunk, run_options=run_options, devices=devices
     )
+    engine = load_engine(checkpoint, run, request, ids, max_tokens)
     answers, seconds = stream(engine, ids, sampling, shown, quiet=json)
     if json:
         samples = [answer.as_json(shown, sampling) for answer in answers]

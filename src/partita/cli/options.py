@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, get_args
 
 import typer
 
 from partita.api import read_model
+from partita.cost.setting import Phase as PhaseName
 from partita.cost.setting import Setting, stage_of
+from partita.engine.load import Placement, placement_of
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh, parse_mesh
-from partita.sharding.roles import Roles, parse_roles
+from partita.sharding.roles import parse_roles
 from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Float, Format, Formats
 from partita.specs.workload import Workload
@@ -32,6 +33,31 @@ Weights = Annotated[str, typer.Option("--weights", help="Format of the weights: 
 Kv = Annotated[str, typer.Option("--kv", help="Format of the KV cache: bf16, int8 or f32.")]
 Activations = Annotated[str, typer.Option("--activations", help="Format of activations: bf16 or f32.")]
 Reduce = Annotated[str, typer.Option("--reduce", help="Format partial sums travel in: f32 or bf16.")]
+Phase = Annotated[str, typer.Option("--phase", help="prefill or decode.")]
+Ffn = Annotated[str, typer.Option("--ffn", help=FFN_HELP)]
+Attention = Annotated[str, typer.Option("--attention", help=ATTENTION_HELP)]
+PrefillFfn = Annotated[str | None, typer.Option("--prefill-ffn", help="Where prefill differs.")]
+PrefillAttention = Annotated[str | None, typer.Option("--prefill-attention", help="Where prefill differs.")]
+PlanFile = Annotated[str | None, typer.Option("--plan", help="A plan.json: its mesh and layouts are run.")]
+Devices = Annotated[
+    int | None, typer.Option("--devices", help="Make this many CPU devices where there is no accelerator.")
+]
+Overlap = Annotated[str, typer.Option("--overlap", help=OVERLAP_HELP)]
+Batch = Annotated[int, typer.Option("--batch", help="Sequences.")]
+Context = Annotated[int | None, typer.Option("--context", help="Tokens in the cache, in a decode step.")]
+Prompt = Annotated[int | None, typer.Option("--prompt", help="Prompt tokens of each sequence.")]
+Output = Annotated[int, typer.Option("--output", help="Tokens each sequence generates.")]
+Stages = Annotated[
+    int,
+    typer.Option("--stages", help="Pipeline stages over the slowest axis; the mesh is that of one stage."),
+]
+Prefix = Annotated[
+    int, typer.Option("--prefix", help="Prompt tokens whose keys and values are cached already.")
+]
+Chunk = Annotated[
+    int | None, typer.Option("--chunk", help="New prompt tokens a prefill step; all of them unless given.")
+]
+Samples = Annotated[int, typer.Option("--samples", help="Sequences written for each prompt.")]
 
 
 def read_formats(weights: str, kv: str, activations: str, reduce: str) -> Formats:
@@ -60,34 +86,49 @@ def read_setting(
     return setting
 
 
-@dataclass(frozen=True)
-class Running:
-    """A mesh and the roles of both phases, for commands that run a model."""
-
-    mesh: Mesh
-    prefill: Roles
-    decode: Roles
-    planned: Setting | None = None  # what a plan was made for
+def read_phase(text: str) -> PhaseName:
+    """Raises InputError (field "phase")."""
+    if text not in ("prefill", "decode"):
+        raise InputError("phase", text, "accepted are prefill, decode")
+    return text
 
 
-def read_running(
+def read_placement(
+    plan: str | None,
     mesh: str | None,
     devices: int | None,
-    ffn: str,
-    attention: str,
-    prefill_ffn: str | None,
-    prefill_attention: str | None,
-) -> Running:
-    """The mesh, by default all `devices` on one axis; prefill's layout is decode's unless given."""
+    ffn: str | None,
+    attention: str | None,
+    prefill_ffn: str | None = None,
+    prefill_attention: str | None = None,
+) -> Placement:
+    """The mesh and layouts of a plan file, or those the flags give.
+
+    The mesh is by default all `devices` on one axis; prefill's layout is decode's unless given.
+    """
+    if plan is not None:
+        placement = placement_of(plan)
+        given = {
+            "mesh": mesh,
+            "ffn": ffn,
+            "attention": attention,
+            "prefill-ffn": prefill_ffn,
+            "prefill-attention": prefill_attention,
+        }
+        for field, value in given.items():
+            if value is not None:
+                raise InputError(field, value, "give it or --plan, which has a mesh and layouts of its own")
+        return placement
     if mesh is None:
         if devices is not None and devices < 1:
             raise InputError("devices", devices, "1 or more devices are accepted")
         shape = Mesh("x", (devices or 1,))
     else:
         shape = parse_mesh(mesh)
+    ffn, attention = ffn or "ws2d", attention or "batch"
     decode = parse_roles(ffn, attention, shape.axes)
     try:
         prefill = parse_roles(prefill_ffn or ffn, prefill_attention or attention, shape.axes)
     except InputError as error:
         raise InputError(f"prefill-{error.field}", error.value, error.message) from None
-    return Running(shape, prefill, decode)
+    return Placement(shape, prefill, decode)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,17 +17,19 @@ from partita.cli import plan_options as p
 from partita.cli.output import progress_console, show, show_json
 from partita.errors import InputError
 from partita.files import check_place, write_whole
-from partita.planner.ask import Ask
+from partita.planner import regimes
+from partita.planner.basis import parse_basis
 from partita.planner.chips import parse_clusters
 from partita.planner.disaggregation import DisaggregatedPlan, plan_disaggregated
 from partita.planner.frontier import over_batches
 from partita.planner.plan import Plan, best_plan
-from partita.planner.question import Question
+from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SavedPlan, load_plan
-from partita.specs.units import parse_price
+from partita.sharding.mesh import parse_mesh
+from partita.specs.units import parse_bytes, parse_duration, parse_price, parse_rate
 
 _SHOWN_FROM = 4
-"""Questions from which on progress is shown."""
+"""Cases from which on progress is shown."""
 
 
 def command(
@@ -78,7 +80,30 @@ def command(
     json: o.AsJson = False,
 ) -> None:
     """Choose the layouts of both phases that serve the objective best, by the estimate or the bound."""
-    ask, traffic = p.read_ask(locals())
+    preset = None if regime is None else regimes.regime(regime)
+    sizes = p.read_sizes(batch, prefill_batch, chunk, stages, preset)
+    tokens = p.Tokens(prompt, output, prefix, trace, preset)
+    traffic = tokens.traffic()
+    workload = p.read_workload(tokens, traffic, sizes, context, samples)
+    request = PlanRequest(
+        model=o.read_model(model),
+        clusters=tuple(parse_clusters(on, max_chips)),
+        formats=p.read_formats(weights, kv, activations, reduce, preset),
+        workload=workload,
+        traffic=traffic,
+        objective=p.read_objective(objective, preset),
+        auto_batch=sizes.auto_batch,
+        auto_prefill_batch=sizes.auto_prefill_batch,
+        auto_chunk=sizes.auto_chunk,
+        mesh=None if mesh is None else parse_mesh(mesh),
+        stages=sizes.stages,
+        max_ttft=None if max_ttft is None else parse_duration(max_ttft, "max-ttft"),
+        max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max-tpot"),
+        rate=None if rate is None else parse_rate(rate, "rate"),
+        memory_bytes=None if memory is None else parse_bytes(memory, "memory"),
+        basis=None if by is None else parse_basis(by),
+        top=top,
+    )
     paid = None if price is None else parse_price(price)
     other = None if compare is None else _other(compare)
     if plot is not None:
@@ -88,19 +113,19 @@ def command(
         check_place(plot, "plot")
     if save is not None:
         check_place(save, "save")
-    questions = ask.questions()
-    with _progress(len(questions)) as step:
-        found = best_plan(questions, top=top, progress=step)
-    pools = _pools(ask, on) if disaggregate else None
+    with _progress(len(request.cases())) as step:
+        found = best_plan(request, step)
+    pools = _pools(request, on) if disaggregate else None
     if plot is not None:
         from partita.report.frontier import plot_frontier
 
-        if not ask.auto_batch or len(ask.batches(1)) == 1:  # else its frontier is over batches already
+        # else its frontier is over batches already
+        if not request.auto_batch or len(request.batches(1)) == 1:
             found = replace(found, tables=over_batches(found.tables))
         plot_frontier(found, plot)
-    answers = Advice(found, traffic, ask.rate, _price(found, paid))
+    advice = Advice(found, traffic, rate=request.rate, price=_price(found, paid))
     if json or save is not None:
-        written = _as_json(answers, pools, other)
+        written = advice.as_json(pools, other)
         if save is not None:
             write_whole(save, jsonlib.dumps(written, indent=1) + "\n", "save")
         if json:
@@ -108,21 +133,7 @@ def command(
             return
     from partita.report.plan import plan
 
-    show(plan(answers, pools, other, engines=engines))
-
-
-def _as_json(answers: Advice, pools: DisaggregatedPlan | None, other: Any) -> dict[str, Any]:
-    from partita.advice.compare import compare
-    from partita.report.advice import answers_json
-
-    plan = answers.plan
-    found = plan.as_json()
-    found |= answers_json(answers.rules, answers.crossovers, answers.sensitivities, answers.other_engines)
-    found["server"] = answers.server.as_json(answers.rate, answers.price)
-    found["traffic"] = None if answers.traffic is None else answers.traffic.as_json()
-    found["disaggregated"] = None if pools is None else pools.as_json()
-    found["comparison"] = None if other is None else compare(plan, other).as_json()
-    return found
+    show(plan(advice, pools, other, engines=engines))
 
 
 def _other(path: Path) -> SavedPlan:
@@ -137,19 +148,19 @@ def _price(plan: Plan, given: float | None) -> float | None:
     return plan.decode.setting.cluster.chip.price_per_hour if given is None else given
 
 
-def _pools(ask: Ask, on: str) -> DisaggregatedPlan:
+def _pools(request: PlanRequest, on: str) -> DisaggregatedPlan:
     """Units of the same family, of all sizes up to the cluster's chips."""
     family = on.partition(":")[0]
-    most = ask.clusters[-1].chips
+    most = request.clusters[-1].chips
     if on.lower().endswith(".toml"):
         raise InputError(
             "disaggregate", on, "needs a family of the catalogue, whose smaller clusters it knows"
         )
-    return plan_disaggregated(ask, parse_clusters(f"{family}:auto", most), most)
+    return plan_disaggregated(request, parse_clusters(f"{family}:auto", most), most)
 
 
 @contextmanager
-def _progress(steps: int) -> Iterator[Callable[[Question], None] | None]:
+def _progress(steps: int) -> Iterator[Callable[[Case], None] | None]:
     """Shows how far a search over many clusters and formats is, on a terminal."""
     console = progress_console()
     if steps < _SHOWN_FROM or not console.is_terminal:
@@ -161,8 +172,8 @@ def _progress(steps: int) -> Iterator[Callable[[Question], None] | None]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("searching", total=steps)
 
-        def step(question: Question) -> None:
-            name = question.cluster.name + (f", {question.stages} stages" if question.stages > 1 else "")
+        def step(case: Case) -> None:
+            name = case.cluster.name + (f", {case.stages} stages" if case.stages > 1 else "")
             bar.update(task, description=f"searching {name}")
             bar.advance(task)
 

@@ -1,27 +1,23 @@
-"""The options of `partita plan`, and the question they ask of the planner.
+"""The options of `partita plan`, and the parts of a `PlanRequest` that they give.
 
 Knows the forms that options are written in; what is chosen among them is the planner's.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from dataclasses import dataclass
+from typing import Annotated, get_args
 
 import typer
 
-from partita.cli import options as o
 from partita.errors import InputError
-from partita.planner.ask import Ask, formats_of
-from partita.planner.basis import BASES, parse_basis
-from partita.planner.chips import parse_clusters
-from partita.planner.pair import parse_objective
-from partita.planner.regimes import REGIMES, Regime, regime
-from partita.sharding.mesh import parse_mesh
-from partita.specs.formats import Float, Format
-from partita.specs.lengths import RANGES, Lengths, parse_lengths, whole
-from partita.specs.requests import Traffic
+from partita.planner.basis import BASES
+from partita.planner.pair import Objective, parse_objective
+from partita.planner.regimes import REGIMES, Regime
+from partita.planner.request import formats_of
+from partita.specs.formats import Float, Format, Formats
 from partita.specs.trace import read_trace
-from partita.specs.units import parse_bytes, parse_duration, parse_rate
+from partita.specs.traffic import RANGES, Lengths, Traffic, parse_lengths, whole
 from partita.specs.workload import Workload
 
 Text = str | None
@@ -78,56 +74,131 @@ Stages = Annotated[
 ]
 
 
-def read_ask(given: dict[str, Any]) -> tuple[Ask, Traffic | None]:
-    """What is asked, from the options of the command by name; and the traffic where requests differ."""
-    preset = None if given["regime"] is None else regime(given["regime"])
-    batch, auto_batch = _whole_or_auto("batch", given["batch"])
-    auto_batch = auto_batch or (given["batch"] is None and preset is None)
-    prefill_batch, auto_prefill = _whole_or_auto("prefill-batch", given["prefill_batch"])
-    chunk, auto_chunk = _whole_or_auto("chunk", given["chunk"])
-    stages, auto_stages = _whole_or_auto("stages", given["stages"])
-    traffic = _traffic(given, preset)
-    sizes = _sizes(given, preset, traffic)
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes that `partita plan` may choose: each as given or None, and whether it is left open."""
+
+    batch: int | None
+    prefill_batch: int | None
+    chunk: int | None
+    stages: int | None
+    auto_batch: bool
+    auto_prefill_batch: bool
+    auto_chunk: bool
+
+
+def read_sizes(batch: Text, prefill_batch: Text, chunk: Text, stages: Text, preset: Regime | None) -> Sizes:
+    """The batch is left open unless it is given, by its option or by a preset."""
+    decoded, auto_batch = _whole_or_auto("batch", batch)
+    auto_batch = auto_batch or (batch is None and preset is None)
+    prefilled, auto_prefill_batch = _whole_or_auto("prefill-batch", prefill_batch)
+    chunked, auto_chunk = _whole_or_auto("chunk", chunk)
+    staged, _ = _whole_or_auto("stages", stages)
     if preset is not None and not auto_batch:
-        batch = preset.batch if batch is None else batch
-        if prefill_batch is None and not auto_prefill:
-            prefill_batch = min(preset.prefill_batch, batch)
+        decoded = preset.batch if decoded is None else decoded
+        if prefilled is None and not auto_prefill_batch:
+            prefilled = min(preset.prefill_batch, decoded)
+    return Sizes(decoded, prefilled, chunked, staged, auto_batch, auto_prefill_batch, auto_chunk)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of the requests to plan for, as the options give them; a preset has those that they do not."""
+
+    prompt: Text
+    output: Text
+    prefix: Text
+    trace: Text
+    preset: Regime | None
+
+    def texts(self) -> dict[str, Text]:
+        return {"prompt": self.prompt, "output": self.output, "prefix": self.prefix}
+
+    def usual(self) -> dict[str, int]:
+        """What is not given."""
+        if self.preset is None:
+            return {"prompt": 2048, "output": 64, "prefix": 0}
+        return {"prompt": self.preset.prompt, "output": self.preset.output, "prefix": self.preset.prefix}
+
+    def traffic(self) -> Traffic | None:
+        """The requests, where they are a distribution or a trace."""
+        texts = {name: text for name, text in self.texts().items() if text is not None}
+        if self.trace is not None:
+            if texts:
+                name = next(iter(texts))
+                raise InputError(name, texts[name], "a trace says that itself: give one of the two")
+            return read_trace(self.trace)
+        if not any(mark in text for text in texts.values() for mark in ":,"):
+            return None
+        given: dict[str, int | Lengths] = {name: parse_lengths(text, name) for name, text in texts.items()}
+        lengths = {**self.usual(), **given}
+        return Traffic.of(lengths["prompt"], lengths["output"], lengths["prefix"])
+
+    def means(self, traffic: Traffic | None) -> dict[str, int]:
+        """Prompt, output and prefix of the workload: of traffic the means, rounded."""
+        if traffic is not None:
+            prompt, prefix = max(1, round(traffic.mean_prompt)), round(traffic.mean_prefix)
+            output = max(1, round(traffic.mean_output))
+            return {"prompt": prompt, "output": output, "prefix": min(prefix, prompt - 1)}
+        found = self.usual()
+        for name, text in self.texts().items():
+            if text is None:
+                continue
+            least, most = RANGES[name]
+            number = whole(text, least, most)
+            if number is None:
+                accepted = (
+                    f"a whole number from {least} to {most:,}, or a distribution such as 512:0.7,4096:0.3"
+                )
+                raise InputError(name, text, f"{accepted}, is accepted")
+            found[name] = number
+        preset = self.preset
+        if preset is not None and self.prefix is None and found["prefix"] >= found["prompt"]:
+            raise InputError(
+                "prompt",
+                self.prompt,
+                f"the regime {preset.name} has a prefix of {preset.prefix} cached tokens: give a longer "
+                "prompt, or --prefix too",
+            )
+        return found
+
+
+def read_workload(
+    tokens: Tokens, traffic: Traffic | None, sizes: Sizes, context: int | None, samples: int
+) -> Workload:
+    """The workload to plan for; where sizes are left open, with the smallest."""
     workload = Workload(
-        **sizes,
-        batch=1 if batch is None else batch,
-        prefill_batch=prefill_batch,
-        context=_context(given["context"], traffic),
-        chunk=chunk,
-        samples=given["samples"],
+        **tokens.means(traffic),
+        batch=1 if sizes.batch is None else sizes.batch,
+        prefill_batch=sizes.prefill_batch,
+        context=_context(context, traffic),
+        chunk=sizes.chunk,
+        samples=samples,
     )
-    if auto_batch and prefill_batch is not None:
-        raise InputError("prefill-batch", prefill_batch, "needs --batch N: with auto both batches are chosen")
-    weights = _given(given["weights"], preset.weights if preset else "bf16")
-    kv = _given(given["kv"], preset.kv if preset else "bf16")
-    ask = Ask(
-        model=o.read_model(given["model"]),
-        clusters=tuple(parse_clusters(given["on"], given["max_chips"])),
-        formats=formats_of(
-            _formats("weights", weights),
-            _formats("kv", kv),
-            _one_of("activations", given["activations"], get_args(Float)),
-            _one_of("reduce", given["reduce"], get_args(Float)),
-        ),
-        workload=workload,
-        traffic=traffic,
-        objective=parse_objective(_given(given["objective"], preset.objective if preset else "latency")),
-        auto_batch=auto_batch,
-        auto_prefill_batch=auto_prefill,
-        auto_chunk=auto_chunk,
-        mesh=None if given["mesh"] is None else parse_mesh(given["mesh"]),
-        stages=None if auto_stages or given["stages"] is None else stages,
-        max_ttft=None if given["max_ttft"] is None else parse_duration(given["max_ttft"], "max-ttft"),
-        max_tpot=None if given["max_tpot"] is None else parse_duration(given["max_tpot"], "max-tpot"),
-        rate=None if given["rate"] is None else parse_rate(given["rate"], "rate"),
-        memory_bytes=None if given["memory"] is None else parse_bytes(given["memory"], "memory"),
-        basis=None if given["by"] is None else parse_basis(given["by"]),
+    if sizes.auto_batch and sizes.prefill_batch is not None:
+        raise InputError(
+            "prefill-batch", sizes.prefill_batch, "needs --batch N: with auto both batches are chosen"
+        )
+    return workload
+
+
+def read_formats(
+    weights: Text, kv: Text, activations: str, reduce: str, preset: Regime | None
+) -> tuple[Formats, ...]:
+    """The formats to choose from."""
+    usual = (preset.weights, preset.kv) if preset else ("bf16", "bf16")
+    return formats_of(
+        _formats("weights", usual[0] if weights is None else weights),
+        _formats("kv", usual[1] if kv is None else kv),
+        _one_of("activations", activations, get_args(Float)),
+        _one_of("reduce", reduce, get_args(Float)),
     )
-    return ask, traffic
+
+
+def read_objective(text: Text, preset: Regime | None) -> Objective:
+    """The objective as given, else the preset's, else latency."""
+    usual: Objective = preset.objective if preset else "latency"
+    return usual if text is None else parse_objective(text)
 
 
 def _whole_or_auto(field: str, text: str | None) -> tuple[int | None, bool]:
@@ -140,10 +211,6 @@ def _whole_or_auto(field: str, text: str | None) -> tuple[int | None, bool]:
     return number, False
 
 
-def _given(text: str | None, usual: str) -> str:
-    return usual if text is None else text
-
-
 def _one_of(field: str, text: str, accepted: tuple[str, ...]) -> str:
     if text not in accepted:
         raise InputError(field, text, f"accepted are {', '.join(accepted)}")
@@ -153,57 +220,6 @@ def _one_of(field: str, text: str, accepted: tuple[str, ...]) -> str:
 def _formats(field: str, text: str) -> list[str]:
     _one_of(field, text, (*get_args(Format), "auto"))
     return ["bf16", "int8"] if text == "auto" else [text]
-
-
-def _traffic(given: dict[str, Any], preset: Regime | None) -> Traffic | None:
-    """The requests, where they are a distribution or a trace."""
-    texts = {name: given[name] for name in ("prompt", "output", "prefix") if given[name] is not None}
-    if given["trace"] is not None:
-        if texts:
-            name = next(iter(texts))
-            raise InputError(name, texts[name], "a trace says that itself: give one of the two")
-        return read_trace(given["trace"])
-    if not any(mark in text for text in texts.values() for mark in ":,"):
-        return None
-    lengths: dict[str, int | Lengths] = {name: parse_lengths(text, name) for name, text in texts.items()}
-    own = {"prompt": 2048, "output": 64, "prefix": 0}
-    for name, usual in own.items():
-        lengths.setdefault(name, getattr(preset, name) if preset else usual)
-    return Traffic.of(lengths["prompt"], lengths["output"], lengths["prefix"])
-
-
-def _sizes(given: dict[str, Any], preset: Regime | None, traffic: Traffic | None) -> dict[str, int]:
-    """Prompt, output and prefix of the workload: of traffic the means, rounded."""
-    if traffic is not None:
-        prompt, prefix = max(1, round(traffic.mean_prompt)), round(traffic.mean_prefix)
-        return {
-            "prompt": prompt,
-            "output": max(1, round(traffic.mean_output)),
-            "prefix": min(prefix, prompt - 1),
-        }
-    usual = {"prompt": 2048, "output": 64, "prefix": 0}
-    found = {}
-    for name, default in usual.items():
-        text = given[name]
-        if text is None:
-            found[name] = getattr(preset, name) if preset else default
-        else:
-            least, most = RANGES[name]
-            number = whole(text, least, most)
-            if number is None:
-                accepted = (
-                    f"a whole number from {least} to {most:,}, or a distribution such as 512:0.7,4096:0.3"
-                )
-                raise InputError(name, text, f"{accepted}, is accepted")
-            found[name] = number
-    if preset is not None and given["prefix"] is None and found["prefix"] >= found["prompt"]:
-        raise InputError(
-            "prompt",
-            given["prompt"],
-            f"the regime {preset.name} has a prefix of {preset.prefix} cached tokens: give a longer prompt, "
-            "or --prefix too",
-        )
-    return found
 
 
 def _context(context: int | None, traffic: Traffic | None) -> int | None:

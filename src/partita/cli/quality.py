@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from partita.cli import options as o
-from partita.cli.generate import Devices
 from partita.cli.output import progress_bar, show, show_json
 from partita.errors import InputError
 
@@ -32,15 +31,15 @@ def command(
         int | None, typer.Option("--window", help="Tokens that are run together; 512 or the model's most.")
     ] = None,
     mesh: o.MeshText = None,
-    devices: Devices = None,
-    ffn: Annotated[str, typer.Option("--ffn", help=o.FFN_HELP)] = "ws2d",
-    attention: Annotated[str, typer.Option("--attention", help=o.ATTENTION_HELP)] = "heads",
+    devices: o.Devices = None,
+    ffn: o.Ffn = "ws2d",
+    attention: o.Attention = "heads",
     json: o.AsJson = False,
 ) -> None:
     """Measure what number formats cost a model: logit error, agreement and perplexity on a text."""
     if activations not in ("f32", "bf16"):
         raise InputError("activations", activations, "accepted are f32, bf16")
-    run = o.read_running(mesh, devices, ffn, attention, None, None)
+    run = o.read_placement(None, mesh, devices, ffn, attention)
     read = None if text is None else _read(text)
     from partita.checkpoints.open import open_checkpoint
     from partita.engine.devices import devices_for

@@ -9,8 +9,8 @@ import typer
 
 from partita.cli import options as o
 from partita.cli.clock import Clocking, clocked
-from partita.cli.generate import Devices, PlanFile, PrefillAttention, PrefillFfn, running
 from partita.cli.output import progress_console, show, show_json
+from partita.engine.load import Placement
 from partita.errors import InputError
 from partita.program.options import RunOptions, overlap_of
 from partita.sharding.mesh import parse_mesh
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 def command(
     model: o.ModelName,
     mesh: o.MeshText = None,
-    plan: PlanFile = None,
+    plan: o.PlanFile = None,
     ffn: Annotated[str | None, typer.Option("--ffn", help=f"{o.FFN_HELP} All unless given.")] = None,
     attention: Annotated[str | None, typer.Option("--attention", help=o.ATTENTION_HELP)] = None,
-    prefill_ffn: PrefillFfn = None,
-    prefill_attention: PrefillAttention = None,
-    batch: Annotated[int, typer.Option("--batch", help="Sequences.")] = 8,
+    prefill_ffn: o.PrefillFfn = None,
+    prefill_attention: o.PrefillAttention = None,
+    batch: o.Batch = 8,
     prompt: Annotated[int, typer.Option("--prompt", help="Prompt tokens of each.")] = 16,
     context: Annotated[int, typer.Option("--context", help="Tokens the cache holds.")] = 32,
     dtype: Annotated[str, typer.Option("--dtype", help="f32, counted in HLO too, or bf16.")] = "f32",
-    devices: Devices = None,
-    overlap: Annotated[str, typer.Option("--overlap", help=o.OVERLAP_HELP)] = "none",
+    devices: o.Devices = None,
+    overlap: o.Overlap = "none",
     clock: Annotated[
         bool, typer.Option("--clock", help="Time steps, and compare with the estimates of --on.")
     ] = False,
@@ -61,9 +61,9 @@ def command(
             ffn is not None or attention is not None or prefill_ffn or prefill_attention or plan is not None
         )
 
-        def layout(whole: str) -> o.Running:
+        def layout(whole: str) -> Placement:
             given = whole if mesh is None and plan is None else mesh
-            return running(plan, given, None, ffn, attention, prefill_ffn, prefill_attention)
+            return o.read_placement(plan, given, None, ffn, attention, prefill_ffn, prefill_attention)
 
         one = layout if named else None
         asked = Clocking(model, on, mesh, one, batch, prompt, context, dtype, devices, layouts, seconds)
@@ -80,29 +80,21 @@ def command(
         # every layout in both phases; the second phase one further on, so that the cache switches too
         pairs: list[tuple[Roles, Roles]] = [(r, named[(i + 3) % len(named)]) for i, r in enumerate(named)]
     else:
-        run = running(plan, mesh, None, ffn, attention, prefill_ffn, prefill_attention)
+        run = o.read_placement(plan, mesh, None, ffn, attention, prefill_ffn, prefill_attention)
         shape, pairs = run.mesh, [(run.prefill, run.decode)]
     described = o.read_model(model)
     formats, run_options = Formats.all_in(dtype), RunOptions(overlap_of(overlap))
     from partita.engine.devices import devices_for
 
     chosen = devices_for(shape.chips, devices)
+    from partita.engine.engine import EngineOptions
     from partita.measure.verify import verify
 
     console = progress_console()
     checks: list[Check] = []
     with console.status("tracing and compiling") as status:
-        for check in verify(
-            described,
-            shape,
-            pairs,
-            formats,
-            batch=workload.batch,
-            prompt=workload.prompt,
-            context=workload.context,
-            devices=chosen,
-            run_options=run_options,
-        ):
+        options = EngineOptions(chosen, run_options)
+        for check in verify(described, shape, pairs, formats, workload, options):
             checks.append(check)
             status.update(f"{len(checks)} of {3 * len(pairs)}: {check.phase} {check.layout}")
     exact = all(check.exact for check in checks)

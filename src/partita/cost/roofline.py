@@ -14,8 +14,8 @@ import numpy as np
 
 from partita.cost.ledger import Entry, Ledger, Number
 from partita.cost.links import Links
-from partita.specs.chip import Chip
 from partita.specs.formats import Formats
+from partita.specs.hardware import Chip
 
 
 @dataclass(frozen=True)

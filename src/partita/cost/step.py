@@ -14,12 +14,12 @@ from partita.cost.schedule import StageLayers, whole
 from partita.program import transformer
 from partita.program.ops import Pass
 from partita.program.options import RunOptions
-from partita.program.parameters import CHANNELS, parameter_shapes
 from partita.program.sampling import Kind, logits_of_slots
 from partita.sharding.layout import Layout, ceil_to, product, union
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
+from partita.specs.parameters import parameter_table
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def price_step(
     given = queries
     queries = ceil_to(queries, product(sizes, layout.query_axes if context is None else layout.new_axes))
     weights = sized_weights(ops, model, layout, padded)
-    top = {name: weights.pop(name) for name in parameter_shapes(model)}
+    top = {name: weights.pop(name) for name, row in parameter_table(model).items() if not row.in_block}
     tokens = Sized(parse("B L"), {"B": batch, "L": queries}, "f32")
     cache = None
     if context is not None:
@@ -109,7 +109,7 @@ def price_step(
         batch=batch,
         queries=queries,
         context=queries if context is None else context,
-        weight_bytes=sum(top[name].stored_bytes for name in _ends(model, part) & top.keys())
+        weight_bytes=sum(top[name].stored_bytes for name in _ends(model, part))
         + part.layers * sum(w.stored_bytes for w in weights.values()),
         kv_bytes=ops.cache_bytes,
         activation_bytes=backend.with_gaps(held),
@@ -178,24 +178,18 @@ def _caches(model: Model, layout: Layout) -> tuple[str, ...]:
 def sized_weights(
     ops: CostOps, model: Model, layout: Layout, padded: Mapping[str, Number]
 ) -> dict[str, Sized]:
-    """Every parameter as stored; one layer's for those of the layers. An int8 matrix holds its scale.
-
-    Norms, biases and scales are kept in float32, matrices in the format of the weights; learned positions are
-    no matrix, and in that of the activations where the weights are int8.
-    """
-    matrices = {"kv": 2, "kv_bias": 2, "ffn_in": model.ffn_inputs, "ffn_in_bias": model.ffn_inputs}
-    found = {}
-    for name, sharding in layout.storage.weights(model).items():
-        sizes = {**padded, "M": model.norm_vectors if name.endswith("norm") else matrices.get(name, 1)}
-        if name == "positions":
-            sizes["S"] = model.max_context
-        elif name in ("q_norm", "k_norm"):
-            sizes["D"] = model.head_dim
-        format = "f32" if name.endswith(("norm", "bias")) else ops.formats.weights
-        if name == "positions" and format == "int8":
-            format = ops.formats.activations
-        found[name] = _stored(ops, parse(sharding), sizes, format, CHANNELS.get(name, ""))
-    return found
+    """Every parameter as stored; one layer's for those of the layers. An int8 matrix holds its scale."""
+    rows, shardings = parameter_table(model), layout.storage.weights(model)
+    return {
+        name: _stored(
+            ops,
+            parse(shardings[name]),
+            {**padded, **row.own_sizes},
+            row.number_format(ops.formats),
+            row.channels,
+        )
+        for name, row in rows.items()
+    }
 
 
 def _stored(
@@ -213,7 +207,9 @@ def _stored(
 
 def _ends(model: Model, part: StageLayers) -> set[str]:
     """Parameters outside the layers that a part needs; a tied embedding is kept at both ends."""
-    found = {"embed", "positions"} if part.embeds else set()
+    rows = parameter_table(model).values()
+    found = {row.name for row in rows if row.part == "embedding"} if part.embeds else set()
     if part.unembeds:
-        found |= {"final_norm", "embed" if model.tied_embedding else "unembed"}
+        found |= {row.name for row in rows if row.part == "unembedding"}
+        found |= {"embed"} if model.tied_embedding else set()
     return found

@@ -7,7 +7,7 @@ is the program's `reshard_cache`. Knows no checkpoint, no step and no request.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,13 +19,13 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from partita.engine.attention_ops import positions_in
 from partita.engine.local import Local
 from partita.engine.ops import DTYPES, JaxOps
-from partita.program.parameters import CHANNELS, layer_parameter_shapes, parameter_shapes, scale_name
 from partita.sharding.interleave import INTERLEAVED
 from partita.sharding.layout import Layout, Storage, ceil_to, product
 from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.parameters import all_parameters, scale_name
 
 WHOLE = PartitionSpec()
 
@@ -50,22 +50,18 @@ class Shapes:
         grid = np.array(devices[: mesh.chips]).reshape(mesh.sizes)
         self.device_mesh = jax.sharding.Mesh(grid, tuple(mesh.axes), (AxisType.Explicit,) * len(mesh.axes))
         self.padded = storage.padded(model, mesh.size)
-        self._stored = {name: parse(text) for name, text in storage.weights(model).items()}
-        self.shardings = self._every(self._stored)
+        self._rows = all_parameters(model)
+        self.shardings = self._every()
 
-    def _every(self, stored: dict[str, Sharding]) -> dict[str, Sharding]:
+    def _every(self) -> dict[str, Sharding]:
         """How every parameter is split, by its full name, scales of int8 matrices included."""
+        stored = {name: parse(text) for name, text in self.storage.weights(self.model).items()}
         found = {}
-        for name in [*parameter_shapes(self.model), *self._layer_names()]:
-            kind = name.rpartition(".")[2]
-            found[name] = stored[kind]
-            if self.formats.weights == "int8" and kind in CHANNELS:
-                found[scale_name(name)] = stored[kind].only(CHANNELS[kind])
+        for name, row in self._rows.items():
+            found[name] = stored[name.rpartition(".")[2]]
+            if self.formats.weights == "int8" and row.quantisable:
+                found[scale_name(name)] = found[name].only(row.channels)
         return found
-
-    def _layer_names(self) -> list[str]:
-        block = layer_parameter_shapes(self.model)
-        return [f"layers.{i}.{name}" for i in range(self.model.layers) for name in block]
 
     def spec(self, sharding: Sharding) -> PartitionSpec:
         """JAX's form of a sharding."""
@@ -79,29 +75,18 @@ class Shapes:
 
     def parameters(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Shape (padded), dtype and sharding of every parameter, those of block i as `layers.{i}.{name}`."""
-        shapes = {**parameter_shapes(self.model), **layer_parameter_shapes(self.model)}
         found = {}
-        for name, sharding in self.shardings.items():
-            kind = name.rpartition(".")[2]
-            matrix = kind.removesuffix("_scale") if kind not in shapes else kind
-            sizes = dict(zip(self._stored[matrix].dims, shapes[matrix], strict=True))
-            shape = tuple(self._size(d, n) for d, n in sizes.items() if d in sharding.dims)
-            found[name] = jax.ShapeDtypeStruct(
-                shape, self._dtype(kind), sharding=self.named(self.spec(sharding))
-            )
+        for name, row in self._rows.items():
+            sizes = row.padded_sizes(self.padded)
+            found[name] = self._array(name, sizes, DTYPES[row.number_format(self.formats)])
+            if scale_name(name) in self.shardings:
+                found[scale_name(name)] = self._array(scale_name(name), sizes, jnp.float32)
         return found
 
-    def _size(self, dim: str, unpadded: int) -> int:
-        return self.padded.get(dim, unpadded) if dim in "EFKGV" else unpadded
-
-    def _dtype(self, kind: str) -> Any:
-        """Norms, biases and scales are float32; matrices in the weights' format; what int8 leaves in floating
-        point is in that of the activations."""
-        if kind.endswith(("norm", "bias", "_scale")):
-            return jnp.float32
-        if self.formats.weights == "int8" and kind not in CHANNELS:
-            return DTYPES[self.formats.activations]
-        return DTYPES[self.formats.weights]
+    def _array(self, name: str, sizes: Mapping[str, int], dtype: Any) -> jax.ShapeDtypeStruct:
+        sharding = self.shardings[name]
+        shape = tuple(sizes[dim] for dim in sharding.dims)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self.named(self.spec(sharding)))
 
     # -- caches -----------------------------------------------------------------------------------------
 

@@ -14,16 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import Checkpoint
+from partita.engine.devices import devices_for
 from partita.engine.generation import Completion, Written, completions, run
+from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
 from partita.engine.parameters import place
 from partita.engine.requests import check_prompts, separate, whole_ids
 from partita.engine.slots import Prompts, Slots
 from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
 from partita.errors import InputError
+from partita.planner.plan import Plan
+from partita.planner.saved import SavedPlan
 from partita.program.options import RunOptions
-from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve, union
+from partita.sharding.layout import Layout, ceil_to, plan_storage, product, resolve, union
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
 from partita.specs.formats import Formats
@@ -42,6 +47,19 @@ class Batch:
     count: int  # sequences that are not padding
     prefill: Layout
     decode: Layout
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an engine runs its model.
+
+    devices: as many as the mesh has, by default the first that JAX knows. chunk: tokens of a prompt that are
+    read in one step, at most; None for all.
+    """
+
+    devices: Sequence[Any] | None = None
+    run_options: RunOptions | None = None
+    chunk: int | None = None
 
 
 class Engine:
@@ -68,33 +86,78 @@ class Engine:
         decode: Roles,
         *,
         formats: Formats | None = None,
-        storage: Storage | None = None,
-        devices: Sequence[Any] | None = None,
+        options: EngineOptions = EngineOptions(),
         progress: Callable[[int, int], None] | None = None,
-        run_options: RunOptions | None = None,
-        chunk: int | None = None,
     ):
-        """Places the weights once, where decode keeps them (or as `storage` says), for both phases.
-
-        chunk: tokens of a prompt that are read in one step, at most; None for all.
-        """
-        if chunk is not None and chunk < 1:
-            raise InputError("chunk", chunk, "1 or more tokens are accepted")
-        self.chunk = chunk
+        """Places the weights once, where decode keeps them, for both phases; float32 unless formats are
+        given."""
+        if options.chunk is not None and options.chunk < 1:
+            raise InputError("chunk", options.chunk, "1 or more tokens are accepted")
+        self.chunk = options.chunk
         self.model, self.tokenizer, self.mesh = checkpoint.model, checkpoint.tokenizer, mesh
         self.eos_ids = checkpoint.eos_ids
         self.roles = {"prefill": prefill, "decode": decode}
         self.formats = formats or Formats(weights="f32", activations="f32", kv="f32")
-        self.storage = storage or plan_storage(self.model, mesh, decode, prefill)
-        self.programs = Programs(self.model, mesh, self.storage, self.formats, devices, run_options)
+        self.storage = plan_storage(self.model, mesh, decode, prefill)
+        on = options.devices, options.run_options
+        self.programs = Programs(self.model, mesh, self.storage, self.formats, *on)
         self.parameters = place(self.programs, checkpoint, progress)
 
     @classmethod
-    def load(cls, model: str | os.PathLike[str], **options) -> Engine:
-        """An engine for MODEL with `plan=` or `mesh=`, `prefill=`, `decode=`; see `engine.load.load`."""
-        from partita.engine.load import load
+    def load(
+        cls,
+        model: str | os.PathLike[str],
+        *,
+        plan: Plan | SavedPlan | str | None = None,
+        mesh: str | Mesh | None = None,
+        prefill: str | None = None,
+        decode: str = "ws2d/batch",
+        dtype: str = "auto",
+        weights: str | None = None,
+        kv: str | None = None,
+        chunk: int | None = None,
+        run_options: RunOptions | None = None,
+        devices: int | None = None,
+    ) -> Engine:
+        """An engine for MODEL, on a plan's mesh and layouts or on `mesh` in layouts `prefill` and `decode`.
 
-        return load(model, **options)
+        A layout is FFN/ATTENTION, such as "wg-xyz/heads"; prefill's is decode's unless given. `dtype`,
+        `weights` and `kv` are as `number_formats` has them, `chunk` and `run_options` as `EngineOptions`.
+        `devices` makes so many CPU devices where there is no accelerator. Raises InputError for wrong input.
+        """
+        if plan is not None and mesh is not None:
+            raise InputError("mesh", mesh, "give mesh or plan, which has a mesh of its own")
+        request = EngineRequest(
+            dtype=dtype, weights=weights, kv=kv, chunk=chunk, run_options=run_options, devices=devices
+        )
+        if plan is not None:
+            placement = placement_of(plan)
+        else:
+            placement = placement_on(mesh or Mesh("x", (devices or 1,)), prefill or decode, decode)
+        return cls.on(open_checkpoint(os.fspath(model)), placement, request)
+
+    @classmethod
+    def on(
+        cls,
+        checkpoint: Checkpoint,
+        placement: Placement,
+        request: EngineRequest,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Engine:
+        """An engine for a checkpoint, placed and run as asked; one that is held in int8 runs in int8.
+
+        Raises InputError as `load` does.
+        """
+        devices = devices_for(placement.mesh.chips, request.devices)
+        return cls(
+            checkpoint,
+            placement.mesh,
+            placement.prefill,
+            placement.decode,
+            formats=request.formats(devices[0].platform, placement, quantised=bool(checkpoint.quantised)),
+            options=EngineOptions(devices, request.run_options, request.chunk_of(placement)),
+            progress=progress,
+        )
 
     def batch(self, prompts: Sequence[Sequence[int]]) -> Batch:
         """Pads prompts to one shape. Raises InputError for an empty or impossible prompt."""

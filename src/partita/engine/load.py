@@ -1,17 +1,11 @@
-"""`Engine.load`: an engine from the name of a model and a plan or a mesh with layouts."""
+"""Where and how a model is to run, as a user says it, before a checkpoint is opened or devices are made."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from dataclasses import dataclass
 
-from partita.checkpoints.open import open_checkpoint
-from partita.checkpoints.protocol import Checkpoint
-from partita.engine.devices import devices_for
-from partita.engine.engine import Engine
 from partita.engine.number_formats import number_formats
 from partita.engine.requests import check_stages
-from partita.errors import InputError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan, load_plan
 from partita.program.options import RunOptions
@@ -20,86 +14,62 @@ from partita.sharding.roles import Roles, parse_layout
 from partita.specs.formats import Formats
 
 
-def load(
-    model: str | os.PathLike[str],
-    *,
-    plan: Plan | SavedPlan | str | None = None,
-    mesh: str | Mesh | None = None,
-    prefill: str | None = None,
-    decode: str = "ws2d/batch",
-    dtype: str = "auto",
-    weights: str | None = None,
-    kv: str | None = None,
-    chunk: int | None = None,
-    run_options: RunOptions | None = None,
-    devices: int | None = None,
-) -> Engine:
-    """An engine for MODEL: on a plan's mesh and layouts, or on `mesh` with `prefill` and `decode` layouts.
+@dataclass(frozen=True)
+class Placement:
+    """A mesh, the roles of both phases on it, and the plan that chose them, if one did."""
 
-    A layout is FFN/ATTENTION, such as "wg-xyz/heads"; prefill's is decode's unless given. `dtype`, `weights`
-    and `kv` are as `number_formats` has them, `chunk` and `run_options` as `Engine`. `devices` makes so many
-    CPU devices where there is no accelerator. Raises InputError for wrong input.
+    mesh: Mesh
+    prefill: Roles
+    decode: Roles
+    plan: SavedPlan | None = None
+
+
+def placement_of(plan: Plan | SavedPlan | str) -> Placement:
+    """The mesh and layouts of a plan, or of the file that has it.
+
+    Raises InputError as `load_plan` does, and for a plan with pipeline stages.
     """
-    if plan is not None and mesh is not None:
-        raise InputError("mesh", mesh, "give mesh or plan, which has a mesh of its own")
-    number_formats(dtype, weights, kv, "")  # what is wrong is said before a model is opened
-    planned = None
     if isinstance(plan, str):
         plan = load_plan(plan)
-    if isinstance(plan, SavedPlan):
-        planned, shape = plan.setting, plan.setting.mesh
-        roles = (plan.prefill, plan.decode)
-    elif plan is not None:
-        planned, shape = plan.decode.setting, plan.decode.setting.mesh
-        roles = (plan.prefill.layout.roles, plan.decode.layout.roles)
-    else:
-        shape = parse_mesh(mesh) if isinstance(mesh, str) else mesh or Mesh("x", (devices or 1,))
-        roles = (parse_layout(prefill or decode, shape.axes), parse_layout(decode, shape.axes))
-    if planned is not None:
-        check_stages(planned.stages)
-    return placed(
-        open_checkpoint(os.fspath(model)),
-        shape,
-        *roles,
-        planned=planned.formats if planned else None,
-        dtype=dtype,
-        weights=weights,
-        kv=kv,
-        chunk=planned.workload.chunk if chunk is None and planned else chunk,
-        run_options=run_options,
-        devices=devices,
-    )
+    if not isinstance(plan, SavedPlan):
+        plan = SavedPlan(plan.decode.setting, plan.prefill.layout.roles, plan.decode.layout.roles)
+    check_stages(plan.setting.stages)
+    return Placement(plan.setting.mesh, plan.prefill, plan.decode, plan)
 
 
-def placed(
-    checkpoint: Checkpoint,
-    mesh: Mesh,
-    prefill: Roles,
-    decode: Roles,
-    *,
-    planned: Formats | None = None,
-    dtype: str = "auto",
-    weights: str | None = None,
-    kv: str | None = None,
-    chunk: int | None = None,
-    run_options: RunOptions | None = None,
-    devices: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Engine:
-    """An engine for a checkpoint, in `number_formats`; one that is held in int8 runs in int8.
+def placement_on(mesh: str | Mesh, prefill: str, decode: str) -> Placement:
+    """A mesh and two layouts, such as "wg-xyz/heads"; raises InputError for wrong ones."""
+    shape = parse_mesh(mesh) if isinstance(mesh, str) else mesh
+    return Placement(shape, parse_layout(prefill, shape.axes), parse_layout(decode, shape.axes))
 
-    Raises InputError as `load` does.
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRequest:
+    """How a model is to run, as a user says it.
+
+    dtype, weights, kv: as in `number_formats`. chunk: tokens of a prompt that are read in one step, at most;
+    None for as many as are planned. devices: of the CPU, made where there is no accelerator. Raises
+    InputError for number formats that there are not.
     """
-    found = devices_for(mesh.chips, devices)
-    weights = weights or ("int8" if checkpoint.quantised else None)
-    return Engine(
-        checkpoint,
-        mesh,
-        prefill,
-        decode,
-        formats=number_formats(dtype, weights, kv, found[0].platform, planned),
-        devices=found,
-        chunk=chunk,
-        run_options=run_options,
-        progress=progress,
-    )
+
+    dtype: str = "auto"
+    weights: str | None = None
+    kv: str | None = None
+    chunk: int | None = None
+    run_options: RunOptions | None = None
+    devices: int | None = None
+
+    def __post_init__(self) -> None:
+        number_formats(self.dtype, self.weights, self.kv, "")
+
+    def formats(self, platform: str, placement: Placement, *, quantised: bool) -> Formats:
+        """The formats on such devices, of a checkpoint that may be held in int8."""
+        planned = placement.plan and placement.plan.setting.formats
+        weights = self.weights or ("int8" if quantised else None)
+        return number_formats(self.dtype, weights, self.kv, platform, planned)
+
+    def chunk_of(self, placement: Placement) -> int | None:
+        """As asked, else as planned."""
+        if self.chunk is None and placement.plan is not None:
+            return placement.plan.setting.workload.chunk
+        return self.chunk

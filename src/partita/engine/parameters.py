@@ -13,11 +13,11 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from partita.checkpoints.int8 import channel_index, quantise, summed_axes
+from partita.checkpoints.int8 import channel_index, quantise
 from partita.checkpoints.protocol import Checkpoint, Index
 from partita.engine.cache import Shapes
 from partita.errors import InputError
-from partita.program.parameters import all_parameter_shapes, scale_name
+from partita.specs.parameters import Parameter, all_parameters, scale_name
 
 _BLOCK = 1 << 20
 """Numbers of an embedding that are floats at a time on their way to int8: it may be larger than a layer."""
@@ -30,19 +30,19 @@ def place(
 
     Raises InputError (field "model") for weights that are not finite.
     """
-    targets, sizes = shapes.parameters(), all_parameter_shapes(shapes.model)
+    targets, rows = shapes.parameters(), all_parameters(shapes.model)
     placed: dict[str, jax.Array] = {}
-    for done, (name, size) in enumerate(sizes.items(), start=1):
+    for done, (name, row) in enumerate(rows.items(), start=1):
         target, scales = targets[name], targets.get(scale_name(name))
-        box = _box(target, size)
+        box = _box(target, row.shape)
         if scales is None:
             placed[name] = _placed(target, _finite(name, checkpoint.read(name, box)), box)
         else:
-            values, factors, box, own = _in_int8(checkpoint, name, size, box)
+            values, factors, box, own = _in_int8(checkpoint, row, box)
             placed[name] = _placed(target, values, box)
             placed[scale_name(name)] = _placed(scales, factors, own)
         if progress:
-            progress(done, len(sizes))
+            progress(done, len(rows))
     return placed
 
 
@@ -54,26 +54,26 @@ def _finite(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _in_int8(
-    checkpoint: Checkpoint, name: str, size: tuple[int, ...], box: Index
+    checkpoint: Checkpoint, row: Parameter, box: Index
 ) -> tuple[np.ndarray, np.ndarray, Index, Index]:
     """int8 values of at least a box of a parameter, their scales, and the boxes that these are."""
-    own = channel_index(name, box)
-    if name in checkpoint.quantised:
-        return checkpoint.read_int8(name, box), checkpoint.read_scale(name, own), box, own
+    own = channel_index(row, box)
+    if row.name in checkpoint.quantised:
+        return checkpoint.read_int8(row.name, box), checkpoint.read_scale(row.name, own), box, own
     # a scale is of all that its channel sums, whichever part of it is held here
-    summed = summed_axes(name)
-    box = tuple(slice(0, size[axis]) if axis in summed else part for axis, part in enumerate(box))
-    return *_quantised(checkpoint, name, box), box, own
+    whole = {axis: slice(0, row.shape[axis]) for axis in row.summed_axes}
+    box = tuple(whole.get(axis, part) for axis, part in enumerate(box))
+    return *_quantised(checkpoint, row, box), box, own
 
 
-def _quantised(checkpoint: Checkpoint, name: str, box: Index) -> tuple[np.ndarray, np.ndarray]:
+def _quantised(checkpoint: Checkpoint, row: Parameter, box: Index) -> tuple[np.ndarray, np.ndarray]:
     """int8 values and scales of a box; where a row is a channel, as in an embedding, by blocks of rows."""
     first, last = box[0].start, box[0].stop
-    if 0 in summed_axes(name):
-        return quantise(name, checkpoint.read(name, box))
+    if 0 in row.summed_axes:
+        return quantise(row, checkpoint.read(row.name, box))
     rows = max(1, _BLOCK // max(1, math.prod(part.stop - part.start for part in box[1:])))
     parts = [
-        quantise(name, checkpoint.read(name, (slice(start, min(start + rows, last)), *box[1:])))
+        quantise(row, checkpoint.read(row.name, (slice(start, min(start + rows, last)), *box[1:])))
         for start in range(first, max(last, first + 1), rows)
     ]
     return np.concatenate([values for values, _ in parts]), np.concatenate([scale for _, scale in parts])

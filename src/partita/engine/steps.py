@@ -36,7 +36,6 @@ from partita.engine.requests import check_model
 from partita.program import transformer
 from partita.program.ops import Pass
 from partita.program.options import XLA_CPU, Backend, RunOptions
-from partita.program.parameters import scale_name
 from partita.program.sampling import Drawing, Kind, logits_of_slots, sample
 from partita.program.transformer import logits_sharding
 from partita.sharding.layout import Layout, Storage, product
@@ -44,6 +43,7 @@ from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.parameters import scale_name
 
 
 class Programs(Shapes):

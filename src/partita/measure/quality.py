@@ -19,7 +19,7 @@ import numpy as np
 
 from partita.checkpoints.protocol import Checkpoint
 from partita.checkpoints.tokenizer import Tokenizer
-from partita.engine.engine import Engine
+from partita.engine.engine import Engine, EngineOptions
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
@@ -206,7 +206,7 @@ def measure(
             prefill,
             prefill,
             formats=chosen,
-            devices=devices,
+            options=EngineOptions(devices),
             progress=_told(progress, f"{name}: placing weights"),
         )
         total = Difference()

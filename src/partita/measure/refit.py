@@ -19,9 +19,9 @@ from partita.measure.fit import Measurement, fit, leave_out, unfitted, with_apar
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_layout
 from partita.specs import Formats, Profile, Workload, catalogue_model, parse_cluster
+from partita.specs.catalogue import measured
 from partita.specs.catalogue import profile as catalogue_profile
-from partita.specs.catalogue.read import measured
-from partita.specs.profile_text import profile_toml
+from partita.specs.toml import profile_toml
 
 STARTS = {
     "tpu-v4": {

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from partita.cost.ledger import Ledger
 from partita.cost.step import price_cache_reshard, price_first_draw, price_step
+from partita.engine.engine import EngineOptions
 from partita.engine.steps import Programs
 from partita.measure.counts import Counts, count_hlo, count_jaxpr, predicted
 from partita.measure.launches import Launch, decode_launches, ints, prefill_launches
-from partita.program.options import RunOptions
-from partita.sharding.layout import Layout, Storage, ceil_to, plan_storage, product, resolve, union
+from partita.sharding.layout import Layout, ceil_to, plan_storage, product, resolve, union
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,20 @@ def verify(
     mesh: Mesh,
     pairs: Sequence[tuple[Roles, Roles]],
     formats: Formats,
+    workload: Workload,
+    options: EngineOptions | None = None,
     *,
-    batch: int,
-    prompt: int,
-    context: int,
-    storage: Storage | None = None,
     compiled: bool = True,
-    devices: Sequence[Any] | None = None,
-    run_options: RunOptions | None = None,
 ) -> Iterator[Check]:
     """Checks prefill, the switch of the cache, and decode of every (prefill, decode) pair of roles.
 
-    Prefill takes `batch` prompts of `prompt` tokens, decode a cache of `context` tokens each.
+    Prefill takes a batch of prompts of the workload, decode a cache of its context for each.
     """
+    options = options or EngineOptions()
+    batch, prompt, context = workload.batch, workload.prompt, workload.context
     for prefill_roles, decode_roles in pairs:
-        stored = storage or plan_storage(model, mesh, decode_roles, prefill_roles)
-        programs = Programs(model, mesh, stored, formats, devices, run_options)
+        stored = plan_storage(model, mesh, decode_roles, prefill_roles)
+        programs = Programs(model, mesh, stored, formats, options.devices, options.run_options)
         prefill = resolve(prefill_roles, stored, mesh, batch, prompt)
         decode = resolve(decode_roles, stored, mesh, batch, 1)
         rows = ceil_to(batch, product(mesh.size, union(prefill.batch_axes, decode.batch_axes)))

@@ -11,7 +11,7 @@ from math import prod
 from partita.errors import InputError
 from partita.specs import catalogue
 from partita.specs.cluster import Cluster, parse_cluster
-from partita.specs.family import ClusterFamily
+from partita.specs.hardware import ClusterFamily
 
 MOST_CHIPS = 512
 """Chips looked at where the user gives no limit."""

@@ -16,11 +16,11 @@ import numpy as np
 from partita.cost.estimate import sending_seconds
 from partita.cost.prediction import Phase, Prediction
 from partita.errors import InputError
-from partita.planner.ask import Ask
 from partita.planner.basis import Basis, basis_of, step_seconds, total_seconds
 from partita.planner.exact import Exact
 from partita.planner.pair import prompts_of
 from partita.planner.phases import Tables, price
+from partita.planner.request import PlanRequest
 from partita.specs.cluster import Cluster
 from partita.specs.formats import BYTES
 from partita.specs.units import format_seconds
@@ -128,22 +128,24 @@ class DisaggregatedPlan:
         }
 
 
-def plan_disaggregated(ask: Ask, clusters: Sequence[Cluster], max_chips: int) -> DisaggregatedPlan:
+def plan_disaggregated(
+    request: PlanRequest, clusters: Sequence[Cluster], max_chips: int
+) -> DisaggregatedPlan:
     """The cheapest pools whose units are of these clusters; batches are chosen, and no unit is a pipeline.
 
-    Errors as those of `best_pools` and `Ask.questions`.
+    Errors as those of `best_pools` and `PlanRequest.cases`.
     """
     units = replace(
-        ask,
+        request,
         clusters=tuple(clusters),
         objective="cost",
         auto_batch=True,
         stages=1,
         mesh=None,
         rate=None,
-        basis=basis_of(clusters, ask.basis),
+        basis=basis_of(clusters, request.basis),
     )
-    return best_pools([price(question) for question in units.questions()], max_chips, ask.rate)
+    return best_pools([price(case) for case in units.cases()], max_chips, request.rate)
 
 
 def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = None) -> DisaggregatedPlan:
@@ -175,16 +177,16 @@ def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = No
 def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
     """Of every cluster the unit that takes most prompts a second, unless a smaller one beats it per chip."""
     found: list[Unit] = []
-    fastest, basis = np.inf, tables[0].question.ranked_by
-    for each in sorted(tables, key=lambda table: table.question.cluster.chips):
-        question, workload = each.question, each.question.workload
+    fastest, basis = np.inf, tables[0].case.ranked_by
+    for each in sorted(tables, key=lambda table: table.case.cluster.chips):
+        case, workload = each.case, each.case.workload
         if phase == "prefill":
-            seconds, fits, limit = each.prefill_seconds, each.prefill_fits, question.max_ttft
-            prompts = np.array(question.prefill_batches, dtype=float)
+            seconds, fits, limit = each.prefill_seconds, each.prefill_fits, case.request.max_ttft
+            prompts = np.array(case.prefill_batches, dtype=float)
             limited = seconds
         else:
-            seconds, fits, limit = each.decode_seconds, each.decode_fits, question.max_tpot
-            prompts = np.array([prompts_of(workload, batch) for batch in question.batches], dtype=float)
+            seconds, fits, limit = each.decode_seconds, each.decode_fits, case.request.max_tpot
+            prompts = np.array([prompts_of(workload, batch) for batch in case.batches], dtype=float)
             limited = each.decode.seconds
         if fits.any():
             fastest = min(fastest, float(limited[fits].min()))
@@ -202,7 +204,7 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
     kept = [u for i, u in enumerate(found) if all(u.rate / u.chips > v.rate / v.chips for v in found[:i])]
     if not kept:
         name = "max_ttft" if phase == "prefill" else "max_tpot"
-        limit = getattr(tables[0].question, name)
+        limit = getattr(tables[0].case.request, name)
         if np.isfinite(fastest) and limit is not None:
             raise InputError(
                 name,
@@ -210,7 +212,7 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
                 f"no unit keeps it: the fastest {basis} is {format_seconds(fastest)}",
             )
         raise InputError(
-            "cluster", tables[-1].question.cluster.name, f"no {phase} unit of these chips fits the model"
+            "cluster", tables[-1].case.cluster.name, f"no {phase} unit of these chips fits the model"
         )
     return kept
 
@@ -245,7 +247,7 @@ def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_unit
     setting = prefill.prediction.setting
     workload, model = setting.workload, setting.model
     held = model.kv_elements(workload.prompt) * prefill.prediction.batch * BYTES[setting.formats.kv]
-    largest = max(tables, key=lambda table: table.question.cluster.chips).question.topology
+    largest = max(tables, key=lambda table: table.case.cluster.chips).case.topology
     slowest = min(largest.levels, key=lambda level: level.bandwidth)
     least = held / (slowest.bandwidth * min(prefill.chips, decode_units * decode.chips))
     profile = setting.cluster.profile

@@ -20,18 +20,18 @@ class Exact:
     """Prices pairs of rows as they would run: on one mesh, from one storage, with the cache's switch."""
 
     def __init__(self, tables: Tables):
-        self.tables, self.question = tables, tables.question
+        self.tables, self.case = tables, tables.case
         self._priced: dict[tuple, Prediction] = {}
 
     def pairs(self, decode_row: int, b: int, prefill_row: int, pb: int) -> Iterator[Pair]:
         """The pair of two rows; where replicas are more than the batch, also with all of them idle."""
-        question, workload = self.question, self.question.workload
-        tokens, batch = question.tokens_a_chunk, question.batches[b]
+        case, workload = self.case, self.case.workload
+        tokens, batch = case.tokens_a_chunk, case.batches[b]
         sizes = {
             "batch": batch,
-            "prefill_batch": min(question.prefill_batches[pb], prompts_of(workload, batch)),
+            "prefill_batch": min(case.prefill_batches[pb], prompts_of(workload, batch)),
         }
-        prompts = question.prefill_batches[pb]
+        prompts = case.prefill_batches[pb]
         for idle in (False, True):
             decode = self._pieces(self.tables.decode, decode_row, batch, 1, workload.context, idle)
             prefill = self._pieces(self.tables.prefill, prefill_row, prompts, tokens, tokens, idle)
@@ -39,11 +39,11 @@ class Exact:
             if joined is None:  # no mesh of named axes expresses it
                 continue
             setting, mine, theirs = joined
-            storage = plan_storage(question.model, setting.mesh, mine, theirs)
+            storage = plan_storage(case.model, setting.mesh, mine, theirs)
             yield Pair(
                 self._predict(setting, "prefill", theirs, storage),
                 self._predict(setting, "decode", mine, storage),
-                question.ranked_by,
+                case.ranked_by,
             )
             if not any(not p.kind.stored and not p.part.strip("kg") for p in (*decode, *prefill)):
                 return
@@ -58,10 +58,10 @@ class Exact:
 
     def alone(self, phase: Phase, row: int, b: int) -> Prediction | None:
         """One phase in its own storage."""
-        question, workload = self.question, self.question.workload
+        case, workload = self.case, self.case.workload
         decode = phase == "decode"
         table = self.tables.decode if decode else self.tables.prefill
-        tokens = 1 if decode else question.tokens_a_chunk
+        tokens = 1 if decode else case.tokens_a_chunk
         batch = table.batches[b]
         found = self._pieces(table, row, batch, tokens, workload.context if decode else tokens)
         sizes = {"batch": batch, "prefill_batch": batch}
@@ -71,15 +71,13 @@ class Exact:
     def _join(
         self, decode: list[Piece], prefill: list[Piece], sizes: dict[str, int]
     ) -> tuple[Setting, Roles, Roles] | None:
-        question = self.question
-        shape = stage_of(question.cluster, question.stages).shape
-        joined = join(question.topology, decode, prefill, shape, question.mesh)
+        case = self.case
+        shape = stage_of(case.cluster, case.stages).shape
+        joined = join(case.topology, decode, prefill, shape, case.request.mesh)
         if joined is None:
             return None
-        sized = question.workload.resized(**sizes)
-        setting = Setting(
-            question.model, question.cluster, joined[0], question.formats, sized, question.stages
-        )
+        sized = case.workload.resized(**sizes)
+        setting = Setting(case.model, case.cluster, joined[0], case.formats, sized, case.stages)
         try:
             _ = setting.peaks
         except InputError:  # its axes cut across those of the machine
@@ -89,6 +87,6 @@ class Exact:
     def _pieces(
         self, table: Table, row: int, batch: int, queries: int, context: int, idle: bool = False
     ) -> list[Piece]:
-        question = self.question
-        counts, (_, batch) = table.counts[row], microbatches(batch, question.stages)
-        return pieces(question.model, question.topology, table.kinds, counts, batch, queries, context, idle)
+        case = self.case
+        counts, (_, batch) = table.counts[row], microbatches(batch, case.stages)
+        return pieces(case.model, case.topology, table.kinds, counts, batch, queries, context, idle)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from partita.cost.prediction import Setting
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh
-from partita.specs.chip import Chip
 from partita.specs.cluster import Cluster, parse_cluster
+from partita.specs.hardware import Chip
 from partita.specs.workload import Workload
 
 

@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 
 from partita.cost.prediction import Phase, Prediction
-from partita.planner.ask import BATCHES
 from partita.planner.basis import Basis, step_seconds, total_seconds
 from partita.planner.exact import Exact
 from partita.planner.pair import prompts_of
 from partita.planner.phases import COARSE_CELLS, MOST_CELLS, Tables, price
-from partita.planner.question import Question
+from partita.planner.request import BATCHES, Case
 
 _FEW = 4
-"""Questions that are looked at closely."""
+"""Cases that are looked at closely."""
 
 
 @dataclass(frozen=True)
@@ -87,22 +86,22 @@ def frontier(tables: Sequence[Tables], most: int = 40) -> tuple[Point, ...]:
     for phase in phases:
         cells = []
         for place, each in enumerate(tables):
-            question = each.question
+            case = each.case
             if phase == "decode":
                 table, took, fits = each.decode, each.decode.seconds, each.decode_fits
             else:
                 table, took, fits = each.prefill, each.prefill_seconds, each.prefill_fits
             seconds = np.where(fits, took, np.inf)
             for b, row in enumerate(seconds.argmin(axis=0)):
-                tokens = table.batches[b] * (1 if phase == "decode" else question.workload.new_tokens)
+                tokens = table.batches[b] * (1 if phase == "decode" else case.workload.new_tokens)
                 if np.isfinite(seconds[row, b]):
-                    cost = float(seconds[row, b]) * question.cluster.chips / tokens
+                    cost = float(seconds[row, b]) * case.cluster.chips / tokens
                     cells.append((float(seconds[row, b]), cost, place, int(row), b))
         chosen = undominated(cells)
         if len(chosen) > most:  # evenly along it, its ends kept
             chosen = [chosen[i] for i in np.linspace(0, len(chosen) - 1, most).round().astype(int)]
         points = [
-            Point(exact, tables[c[2]].question.ranked_by)
+            Point(exact, tables[c[2]].case.ranked_by)
             for c in chosen
             if (exact := Exact(tables[c[2]]).alone(phase, c[3], c[4]))
         ]
@@ -116,17 +115,17 @@ def frontier(tables: Sequence[Tables], most: int = 40) -> tuple[Point, ...]:
 
 
 def over_batches(tables: Sequence[Tables]) -> tuple[Tables, ...]:
-    """The same questions priced at every batch of `BATCHES`, whichever they were asked for.
+    """The same cases priced at every batch of `BATCHES`, whichever they were asked for.
 
     As closely as those, or as a first look where they are many.
     """
     cells = MOST_CELLS if len(tables) <= _FEW else COARSE_CELLS
-    return tuple(price(_over_batches(each.question), cells) for each in tables)
+    return tuple(price(_over_batches(each.case), cells) for each in tables)
 
 
-def _over_batches(question: Question) -> Question:
-    prompts = prompts_of(question.workload, BATCHES[-1])
-    return replace(question, batches=BATCHES, prefill_batches=tuple(b for b in BATCHES if b <= prompts))
+def _over_batches(case: Case) -> Case:
+    prompts = prompts_of(case.workload, BATCHES[-1])
+    return replace(case, batches=BATCHES, prefill_batches=tuple(b for b in BATCHES if b <= prompts))
 
 
 def undominated(cells: Iterable[tuple]) -> list[tuple]:

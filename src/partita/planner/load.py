@@ -9,7 +9,7 @@ import numpy as np
 from partita.planner.basis import step_seconds
 from partita.planner.pair import Pair
 from partita.planner.traffic import Server, serve, server_of
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic
 
 
 def server(pair: Pair, traffic: Traffic | None) -> Server:

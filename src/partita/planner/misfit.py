@@ -43,14 +43,15 @@ def too_slow(tables: Sequence[Tables]) -> InputError:
 
     Each of `tables` has a layout that fits in both phases.
     """
-    asked, basis = tables[0].question, tables[0].question.ranked_by
+    case, asked = tables[0].case, tables[0].case.request
+    basis = asked.ranked_by
     ttft = min(float(t.prefill_seconds[t.prefill_fits].min()) for t in tables)
     tpot = min(map(_fastest_step, tables))
     if asked.max_ttft is not None and ttft > asked.max_ttft:
         best = f"the fastest prefill's {basis} is {format_seconds(ttft)}"
         return InputError("max_ttft", format_seconds(asked.max_ttft), f"{_NONE}: {best}")
     if asked.max_tpot is not None and tpot > asked.max_tpot:
-        beside = " with a chunk of a prompt beside it" if asked.interleaved else ""
+        beside = " with a chunk of a prompt beside it" if case.interleaved else ""
         best = f"the fastest decode step's {basis}{beside} is {format_seconds(tpot)}"
         return InputError("max_tpot", format_seconds(asked.max_tpot), f"{_NONE}: {best}")
     if asked.rate is not None and (rate := max(map(_highest_rate, tables))) < asked.rate:
@@ -72,17 +73,17 @@ def _fastest_step(tables: Tables) -> float:
     """Seconds, at least, of a decode step, and of a chunk where that is read in between."""
     step = float(tables.decode.last_seconds[tables.decode_fits].min())
     chunk = float(tables.prefill.last_seconds[tables.prefill_fits].min())
-    return step + (chunk if tables.question.interleaved else 0.0)
+    return step + (chunk if tables.case.interleaved else 0.0)
 
 
 def _highest_rate(tables: Tables) -> float:
     """Prompts per second that are taken at most, whatever the storage."""
-    question, best = tables.question, 0.0
+    case, best = tables.case, 0.0
     decode = np.where(tables.decode_fits, tables.decode_seconds, np.inf).min(axis=0)
     prefill = np.where(tables.prefill_fits, tables.prefill_seconds, np.inf).min(axis=0)
-    sizes = np.array(question.prefill_batches)
-    for batch, seconds in zip(question.batches, decode.tolist(), strict=True):
-        prompts = prompts_of(question.workload, batch)
+    sizes = np.array(case.prefill_batches)
+    for batch, seconds in zip(case.batches, decode.tolist(), strict=True):
+        prompts = prompts_of(case.workload, batch)
         rounds = -(-prompts // sizes)
         best = max(best, prompts / (seconds + float((rounds * prefill).min())))
     return best

@@ -1,4 +1,4 @@
-"""Both phases of a question priced alone: every layout at every batch, and which of them can fit."""
+"""Both phases of a case priced alone: every layout at every batch, and which of them can fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from partita.cost.schedule import StageLayers, divided_microbatches, microbatches, split_layers, whole
 from partita.cost.setting import Phase
-from partita.planner.question import Question
+from partita.planner.request import Case
 from partita.planner.space import Topology, axis_roles, count_rows, rows
 from partita.planner.table import Table, price_table
 from partita.specs.formats import BYTES
@@ -21,7 +21,7 @@ MOST_ROWS = 20_000
 """Rows x batches, and rows, of one phase; where there are more, a layout may use fewer mesh axes."""
 
 COARSE_CELLS = 12_000
-"""The same of a first look, where there are many questions."""
+"""The same of a first look, where there are many cases."""
 
 NEAR = 1e-9
 """Of two numbers, how far apart rounding may put them."""
@@ -33,21 +33,21 @@ Micro = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Tables:
-    """Both phases of a question priced alone, [rows, batches]; seconds are what the question goes by."""
+    """Both phases of a case priced alone, [rows, batches]; seconds are what the case goes by."""
 
-    question: Question
+    case: Case
     decode: Table
     prefill: Table
 
     @cached_property
     def decode_seconds(self) -> np.ndarray:
         """Of all output tokens, at least."""
-        return self.decode.seconds * self.question.workload.output
+        return self.decode.seconds * self.case.workload.output
 
     @cached_property
     def prefill_seconds(self) -> np.ndarray:
         """Of a whole prompt, at least."""
-        return self.prefill.seconds * (self.question.workload.new_tokens / self.question.tokens_a_chunk)
+        return self.prefill.seconds * (self.case.workload.new_tokens / self.case.tokens_a_chunk)
 
     @cached_property
     def decode_fits(self) -> np.ndarray:
@@ -60,7 +60,7 @@ class Tables:
         return self._fits(self.prefill)
 
     def _fits(self, table: Table) -> np.ndarray:
-        capacity = self.question.cluster.chip.hbm_bytes * (1 + NEAR)
+        capacity = self.case.cluster.chip.hbm_bytes * (1 + NEAR)
         return np.isfinite(table.seconds) & (table.held_bytes <= capacity)
 
     @property
@@ -68,39 +68,39 @@ class Tables:
         return self.decode.configurations + self.prefill.configurations
 
 
-def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
+def price(case: Case, most_cells: int = MOST_CELLS) -> Tables:
     """Prices every layout of both phases alone, `most_cells` of each at most."""
-    workload, topology, profile = question.workload, question.topology, question.profile
+    workload, topology, profile = case.workload, case.topology, case.profile
 
     def table(phase: Phase, gathered: bool) -> Table:
-        kinds = axis_roles(question.model, topology, phase, gathered=gathered)
+        kinds = axis_roles(case.model, topology, phase, gathered=gathered)
         decode = phase == "decode"
-        batches = question.batches if decode else question.prefill_batches
+        batches = case.batches if decode else case.prefill_batches
         counts = rows(topology, len(kinds), most_axes(topology, len(kinds), len(batches), most_cells))
-        chunked = workload.prefix or question.tokens_a_chunk < workload.new_tokens
-        seen = (workload.prefix + (workload.new_tokens + question.tokens_a_chunk) / 2, workload.prompt)
+        chunked = workload.prefix or case.tokens_a_chunk < workload.new_tokens
+        seen = (workload.prefix + (workload.new_tokens + case.tokens_a_chunk) / 2, workload.prompt)
 
         def priced(micro: Micro, profile: Profile | None) -> Table:
             found = price_table(
-                question.model,
-                question.cluster.chip,
+                case.model,
+                case.cluster.chip,
                 topology,
-                question.formats,
+                case.formats,
                 phase,
                 kinds,
                 counts,
                 [size for _, size in micro],
-                queries=1 if decode else question.tokens_a_chunk,
-                contexts=_contexts(question) if decode else seen if chunked else None,
-                part=_part(question, not decode and question.tokens_a_chunk < workload.new_tokens),
+                queries=1 if decode else case.tokens_a_chunk,
+                contexts=_contexts(case) if decode else seen if chunked else None,
+                part=_part(case, not decode and case.tokens_a_chunk < workload.new_tokens),
                 profile=profile,
             )
-            return found if question.stages == 1 else _staged(question, found, batches, micro)
+            return found if case.stages == 1 else _staged(case, found, batches, micro)
 
-        micro = [microbatches(batch, question.stages) for batch in batches]
+        micro = [microbatches(batch, case.stages) for batch in batches]
         if profile is None:
             return priced(micro, None)
-        as_run = _as_run(question, phase, batches)
+        as_run = _as_run(case, phase, batches)
         found = priced(micro, profile if as_run == micro else None)
         if as_run != micro:  # a chip holds what the bound's microbatches take
             timed = priced(as_run, profile)
@@ -113,22 +113,22 @@ def price(question: Question, most_cells: int = MOST_CELLS) -> Tables:
         return replace(found, seconds=found.seconds + host, last_seconds=found.last_seconds + host)
 
     decode = table("decode", False)
-    tables = Tables(question, decode, table("prefill", True))
+    tables = Tables(case, decode, table("prefill", True))
     if _gathering_may_pay(tables):
         tables = replace(tables, decode=table("decode", True))
     return tables
 
 
-def _staged(question: Question, found: Table, batches: Sequence[int], micro: Micro) -> Table:
+def _staged(case: Case, found: Table, batches: Sequence[int], micro: Micro) -> Table:
     """A table of microbatches on the first stage as one of whole batches in the pipeline.
 
     The first stage has the most layers: a microbatch passes as many of these as make the model, or all
     microbatches take their turns there; and all their cache stays.
     """
     count = np.array([count for count, _ in micro])
-    passing = question.model.layers / split_layers(question.model, question.stages)[0].layers
+    passing = case.model.layers / split_layers(case.model, case.stages)[0].layers
     # chunks follow one another through the stages, which fill and drain but once
-    chunks = question.workload.new_tokens / question.tokens_a_chunk
+    chunks = case.workload.new_tokens / case.tokens_a_chunk
     turns = np.maximum(count, passing) if found.phase == "decode" else count + (passing - 1) / chunks
     return replace(
         found,
@@ -140,34 +140,34 @@ def _staged(question: Question, found: Table, batches: Sequence[int], micro: Mic
     )
 
 
-def _as_run(question: Question, phase: Phase, batches: Sequence[int]) -> Micro:
+def _as_run(case: Case, phase: Phase, batches: Sequence[int]) -> Micro:
     """The microbatches that the profile's runtime makes, where these are known."""
-    most, stages = question.profile and question.profile.microbatch_tokens, question.stages
+    most, stages = case.profile and case.profile.microbatch_tokens, case.stages
     if not most or stages == 1:
         return [microbatches(batch, stages) for batch in batches]
-    queries = 1 if phase == "decode" else question.tokens_a_chunk
+    queries = 1 if phase == "decode" else case.tokens_a_chunk
     return [divided_microbatches(batch, stages, queries, most) for batch in batches]
 
 
-def _contexts(question: Question) -> tuple[float, float]:
+def _contexts(case: Case) -> tuple[float, float]:
     """Of decode: a context on which a step takes no longer than the mean one, and the whole.
 
     A step's time is convex in the context, so the mean context would do, but for two things: a cache is
     padded to a multiple of the chips it is split over, and a window makes it concave: then the first step
     counts.
     """
-    workload, chips = question.workload, question.topology.chips
+    workload, chips = case.workload, case.topology.chips
     first, mean = workload.prompt + 1, workload.prompt + (workload.output + 1) / 2
-    low = first if question.model.window is not None else max(first, mean // chips * chips)
+    low = first if case.model.window is not None else max(first, mean // chips * chips)
     return low, workload.context
 
 
-def _part(question: Question, chunked: bool) -> StageLayers | None:
+def _part(case: Case, chunked: bool) -> StageLayers | None:
     """What is priced: the model, or of a pipeline the layers of its first stage, or what every chunk has."""
-    if question.stages > 1:
-        first = split_layers(question.model, question.stages)[0]
+    if case.stages > 1:
+        first = split_layers(case.model, case.stages)[0]
         return replace(first, embeds=False, unembeds=False)
-    return replace(whole(question.model), unembeds=False) if chunked else None
+    return replace(whole(case.model), unembeds=False) if chunked else None
 
 
 def most_axes(topology: Topology, kinds: int, batches: int, most_cells: int) -> int:
@@ -193,9 +193,9 @@ def _gathering_may_pay(tables: Tables) -> bool:
     Gathering over any axis brings every chip at least one more of the shards that it holds: where that alone
     takes longer than the best step without, at every batch, no such layout is worth pricing.
     """
-    question, profile = tables.question, tables.question.profile
-    model, levels = question.model, question.topology.levels
-    shard = model.layers * model.layer_parameters * BYTES[question.formats.weights] / question.topology.chips
+    case, profile = tables.case, tables.case.profile
+    model, levels = case.model, case.topology.levels
+    shard = model.layers * model.layer_parameters * BYTES[case.formats.weights] / case.topology.chips
     if profile is None:
         least = shard / max(level.bandwidth for level in levels)
     else:  # transfers can be hidden, but not behind one another

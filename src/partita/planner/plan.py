@@ -15,13 +15,13 @@ from typing import Any
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
-from partita.planner.basis import Basis, basis_of
+from partita.planner.basis import Basis
 from partita.planner.frontier import Point, frontier
 from partita.planner.pair import Objective, Pair
 from partita.planner.phases import COARSE_CELLS, MOST_CELLS, NEAR, Tables, all_axes, price
-from partita.planner.question import Question
 from partita.planner.reasons import reasons
 from partita.planner.refusal import refusal
+from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SCHEMA, setting_as_json
 from partita.planner.search import ALIKE, best_pairs
 from partita.planner.unranked import unranked
@@ -29,7 +29,7 @@ from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
 
 _MANY = 4
-"""Questions that are all searched closely; of more, as many as did best in a first look."""
+"""Cases that are all searched closely; of more, as many as did best in a first look."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class Plan:
         setting = self.decode.setting
         asked = (setting.cluster, setting.formats, setting.stages)
         for each in self.tables:
-            question = each.question
-            if (question.cluster, question.formats, question.stages) == asked:
+            case = each.case
+            if (case.cluster, case.formats, case.stages) == asked:
                 axes = {phase: getattr(each, phase).axes for phase in ("prefill", "decode")}
-                every = all_axes(question.topology)
+                every = all_axes(case.topology)
                 return {"complete": min(axes.values()) >= every, "all_axes": every, "axes": axes}
         return {}
 
@@ -153,83 +153,66 @@ def make_plan(
     basis: Basis | None = None,
     top: int = 5,
 ) -> Plan:
-    """The best pair of layouts on the setting's mesh, at its batch; limits and errors as in `best_plan`.
+    """The best pair of layouts in a setting, at its batch; arguments as fields of `PlanRequest`."""
+    request = PlanRequest.of(setting, objective, basis)
+    return best_plan(replace(request, max_ttft=max_ttft, max_tpot=max_tpot, top=top))
 
-    by: what is minimised and limited, as in `basis_of`.
+
+def best_plan(request: PlanRequest, progress: Callable[[Case], None] | None = None) -> Plan:
+    """The best pair of layouts that a request leaves to choose from; `progress` is called before each case.
+
+    `request.top` pairs are listed, the chosen one among them. Raises InputError where nothing fits (with the
+    smallest change that would), where nothing keeps the limits, for a `top` below 1, and as
+    `PlanRequest.cases` does.
     """
-    workload = setting.workload
-    asked = Question(
-        setting.model,
-        setting.cluster,
-        setting.formats,
-        workload,
-        (workload.batch,),
-        (workload.prefill_batch,),
-        objective,
-        max_ttft,
-        max_tpot,
-        setting.mesh,
-        basis=basis,
-    )
-    return best_plan([asked], top=top)
+    return best_of(request.cases(), request.top, progress)
 
 
-def best_plan(
-    questions: Sequence[Question],
-    *,
-    top: int = 5,
-    progress: Callable[[Question], None] | None = None,
-) -> Plan:
-    """The best pair of layouts over all questions: clusters and formats, each over its batches and layouts.
+def best_of(cases: Sequence[Case], top: int = 5, progress: Callable[[Case], None] | None = None) -> Plan:
+    """The best pair of layouts over all cases, each over its batches and layouts; errors as in `best_plan`.
 
-    `top` pairs are listed, the chosen one among them; `progress` is called before each question.
-
-    Raises InputError where nothing fits (with the smallest change that would), where nothing keeps the
-    limits, for a `top` below 1, and on `basis` as `basis_of` does: all questions go by one time.
+    The cases are of one request, or of several with the same objective, basis and limits.
     """
     if top < 1:
         raise InputError("top", top, "1 or more are accepted")
-    for question in questions:
-        _check(question)
-    asked = questions
-    basis = basis_of((question.cluster for question in questions), questions[0].basis)
-    questions = [q if q.basis == basis else replace(q, basis=basis) for q in questions]
-    many = len(questions) > _MANY
-    objective = questions[0].objective
+    for case in cases:
+        _check(case)
+    objective, basis = cases[0].request.objective, cases[0].ranked_by
+    many = len(cases) > _MANY
     tables, best = [], []
-    for question in questions:
+    for case in cases:
         if progress is not None:
-            progress(question)
-        tables.append(price(question, COARSE_CELLS) if many else price(question))
+            progress(case)
+        tables.append(price(case, COARSE_CELLS) if many else price(case))
         # what cannot come among the best of those before need not be priced exactly
         scores = sorted(pair.score(objective) for pairs in best for pair in pairs)
         best.append(best_pairs(tables[-1], top, scores[top - 1] if len(scores) >= top else math.inf))
     if many:  # those that did best at first sight looked at closely, and all of them before a refusal
         order = sorted(
-            range(len(questions)), key=lambda i: rank(best[i][0], questions[i]) if best[i] else (math.inf,)
+            range(len(cases)), key=lambda i: rank(best[i][0], cases[i]) if best[i] else (math.inf,)
         )
         for i in order[:_MANY] if any(best) else order:
-            tables[i] = price(questions[i], MOST_CELLS // 2)
+            tables[i] = price(cases[i], MOST_CELLS // 2)
             best[i] = best_pairs(tables[i], top)
     if not any(best):
         raise refusal(tables)
-    found = [(rank(pair, q), pair) for q, pairs in zip(questions, best, strict=True) for pair in pairs]
+    found = [(rank(pair, q), pair) for q, pairs in zip(cases, best, strict=True) for pair in pairs]
     found.sort(key=lambda entry: entry[0])  # of equals, chips and stages asked for first
     chosen = simplest(found)
     ranked = [chosen, *(pair for _, pair in found if pair is not chosen)]
-    named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, questions)), basis)
-    why = (*reasons(objective, chosen, named), *unranked(chosen, asked))
+    named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, cases)), basis)
+    why = (*reasons(objective, chosen, named), *unranked(chosen, cases))
     return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
 
 
-def rank(pair: Pair, question: Question) -> tuple[float, ...]:
-    """What is minimised over all questions, first things first.
+def rank(pair: Pair, case: Case) -> tuple[float, ...]:
+    """What is minimised over all cases, first things first.
 
     At a given rate chips are paid whether busy or not, so of those that sustain it the fewest cost least.
     """
-    score = float(f"{pair.score(question.objective):.9g}")
-    paid = question.rate is not None and question.objective == "cost"
-    return (float(question.cluster.chips), score) if paid else (score,)
+    score = float(f"{pair.score(case.request.objective):.9g}")
+    paid = case.request.rate is not None and case.request.objective == "cost"
+    return (float(case.cluster.chips), score) if paid else (score,)
 
 
 def simplest(found: Sequence[tuple[tuple[float, ...], Pair]]) -> Pair:
@@ -245,8 +228,8 @@ def simplest(found: Sequence[tuple[tuple[float, ...], Pair]]) -> Pair:
     return min(near, key=plain)[1]
 
 
-def _check(question: Question) -> None:
-    workload = question.workload
+def _check(case: Case) -> None:
+    workload = case.workload
     if workload.context < workload.prompt + workload.output:
         raise InputError(
             "context",
@@ -255,11 +238,11 @@ def _check(question: Question) -> None:
         )
 
 
-def _plain_mesh(chosen: Pair, questions: Sequence[Question]) -> Mesh:
+def _plain_mesh(chosen: Pair, cases: Sequence[Case]) -> Mesh:
     """The mesh that the paper's named layouts are compared on: the user's, else that of the machine."""
     setting = chosen.decode.setting
-    asked = next(q for q in questions if q.cluster == setting.cluster)
-    return asked.mesh or Mesh.of(setting.stage_cluster.shape)
+    case = next(case for case in cases if case.cluster == setting.cluster)
+    return case.request.mesh or Mesh.of(setting.stage_cluster.shape)
 
 
 def named_pairs(setting: Setting, basis: Basis) -> list[Pair]:

@@ -20,24 +20,24 @@ from partita.planner.search import by_storage
 
 def refusal(tables: Sequence[Tables]) -> InputError:
     """Why there is no plan: nothing fits, or what fits is too slow."""
-    asked = tables[0].question
+    asked = tables[0].case.request
     limited = (asked.max_ttft, asked.max_tpot, asked.rate) != (None, None, None)
     fitting = [table for table in tables if _fits(table)]
     if not fitting or not limited:  # rows may seem to fit that do not as pairs
         closest = nearest([worst for table in tables if (worst := _least_excess(table)) is not None])
-        asked = tables[-1].question
+        case = tables[-1].case
 
         def fits(setting: Setting) -> bool:
             workload = setting.workload
+            mesh = setting.mesh if case.request.mesh is not None else None
             changed = replace(
-                asked,
-                model=setting.model,
+                case,
+                request=replace(case.request, model=setting.model, mesh=mesh),
                 cluster=setting.cluster,
                 formats=setting.formats,
                 workload=workload,
                 batches=(workload.batch,),
                 prefill_batches=(workload.prefill_batch,),
-                mesh=setting.mesh if asked.mesh is not None else None,
             )
             return _fits(price(changed))
 

@@ -18,7 +18,7 @@ from partita.planner.exact import Exact
 from partita.planner.load import server
 from partita.planner.pair import Pair, prompts_of
 from partita.planner.phases import NEAR, Tables
-from partita.planner.question import Question
+from partita.planner.request import Case
 from partita.specs.model import Model
 
 ALIKE = 5e-4
@@ -33,12 +33,12 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
 
     Pairs whose score is above `beat` are not looked for.
     """
-    question = tables.question
+    case = tables.case
     found: list[tuple[float, int, Pair]] = []
     seen: set[tuple] = set()
     order = count()
     worst = beat
-    by_context = question.objective == "context"  # whose pairs are dear to price
+    by_context = case.request.objective == "context"  # whose pairs are dear to price
     most = MOST_EXACT // 8 if by_context else MOST_EXACT
     for least, make in _pairs_by_least(tables):
         # where limits are tight, those that only seem to keep them come first
@@ -51,9 +51,9 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
             if key in seen:
                 continue
             seen.add(key)
-            if not pair.fits or not keeps_limits(pair, question):
+            if not pair.fits or not keeps_limits(pair, case):
                 continue
-            score = float(f"{pair.score(question.objective):.9g}")
+            score = float(f"{pair.score(case.request.objective):.9g}")
             found.append((score, next(order), pair))
             found.sort(key=lambda entry: entry[:2])
             if len(found) >= top:
@@ -62,35 +62,36 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
     return [pair for place, (score, _, pair) in enumerate(found) if place < top or score <= alike]
 
 
-def keeps_limits(pair: Pair, question: Question) -> bool:
+def keeps_limits(pair: Pair, case: Case) -> bool:
     """Whether prefill and one decode step stay within the limits, and the rate is sustained."""
-    tpot = pair.tpot_seconds + (pair.chunk_seconds if question.interleaved else 0.0)
+    request = case.request
+    tpot = pair.tpot_seconds + (pair.chunk_seconds if case.interleaved else 0.0)
     return (
-        (question.max_ttft is None or pair.ttft_seconds <= question.max_ttft)
-        and (question.max_tpot is None or tpot <= question.max_tpot)
-        and (question.rate is None or bool(server(pair, question.traffic).sustains(question.rate)))
+        (request.max_ttft is None or pair.ttft_seconds <= request.max_ttft)
+        and (request.max_tpot is None or tpot <= request.max_tpot)
+        and (request.rate is None or bool(server(pair, request.traffic).sustains(request.rate)))
     )
 
 
 def _pairs_by_least(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterable[Pair]]]]:
     """Pairs on one storage in the order of what their phases take at least."""
-    question = tables.question
+    case = tables.case
     exact = Exact(tables)
     decode_ok, prefill_ok = tables.decode_fits, tables.prefill_fits
-    if question.max_tpot is not None:
-        decode_ok = decode_ok & (tables.decode.last_seconds <= question.max_tpot * (1 + NEAR))
-    if question.max_ttft is not None:
-        prefill_ok = prefill_ok & (tables.prefill_seconds <= question.max_ttft * (1 + NEAR))
+    if case.request.max_tpot is not None:
+        decode_ok = decode_ok & (tables.decode.last_seconds <= case.request.max_tpot * (1 + NEAR))
+    if case.request.max_ttft is not None:
+        prefill_ok = prefill_ok & (tables.prefill_seconds <= case.request.max_ttft * (1 + NEAR))
     heap: list[tuple[float, int, int, _Sums, int, int]] = []
     order = count()
     for decode_rows, prefill_rows in by_storage(tables):
-        for b, batch in enumerate(question.batches):
+        for b, batch in enumerate(case.batches):
             sums = _Sums.of(tables, decode_rows, prefill_rows, b, decode_ok, prefill_ok)
             if sums is not None:
                 heapq.heappush(heap, (sums.least(0, 0), next(order), batch, sums, 0, 0))
     while heap:
         least, _, batch, sums, i, j = heapq.heappop(heap)
-        if sums.may_keep_limits(i, j, question):
+        if sums.may_keep_limits(i, j, case):
             yield least, lambda s=sums, i=i, j=j: exact.pairs(s.decode[i], s.b, s.prefill[j], s.pb[j])
         if j + 1 < len(sums.prefill):
             heapq.heappush(heap, (sums.least(i, j + 1), next(order), batch, sums, i, j + 1))
@@ -125,14 +126,14 @@ class _Sums:
     decode_seconds: np.ndarray
     prefill_seconds: np.ndarray  # of all prompts of the batch
 
-    def may_keep_limits(self, i: int, j: int, question: Question) -> bool:
+    def may_keep_limits(self, i: int, j: int, case: Case) -> bool:
         """Whether the two together may keep what they have to keep together."""
         rate = self.prompts / float(self.decode_seconds[i] + self.prefill_seconds[j])
-        if question.rate is not None and rate < question.rate * (1 - NEAR):
+        if case.request.rate is not None and rate < case.request.rate * (1 - NEAR):
             return False
-        if question.max_tpot is None or not question.interleaved:
+        if case.request.max_tpot is None or not case.interleaved:
             return True
-        return bool(self.steps[i] + self.chunks[j] <= question.max_tpot * (1 + NEAR))
+        return bool(self.steps[i] + self.chunks[j] <= case.request.max_tpot * (1 + NEAR))
 
     def least(self, i: int, j: int) -> float:
         return float(self.decode_part[i] + self.prefill_part[j])
@@ -146,22 +147,22 @@ class _Sums:
         decode_ok: np.ndarray,
         prefill_ok: np.ndarray,
     ) -> _Sums | None:
-        question = tables.question
-        batch, workload = question.batches[b], question.workload
+        case = tables.case
+        batch, workload = case.batches[b], case.workload
         decode = decode[decode_ok[decode, b]]
-        sizes = np.array(question.prefill_batches)
+        sizes = np.array(case.prefill_batches)
         prompts = prompts_of(workload, batch)
         usable = np.nonzero((sizes <= prompts) | (sizes == sizes[0]))[0]
         prefill, pb = (part.ravel() for part in np.meshgrid(prefill, usable, indexing="ij"))
         ok = prefill_ok[prefill, pb]
         steps, chunks = tables.decode.last_seconds[decode, b], tables.prefill.last_seconds[prefill, pb]
-        if question.interleaved and question.max_tpot is not None and len(decode):
-            ok &= chunks + steps.min() <= question.max_tpot * (1 + NEAR)
+        if case.interleaved and case.request.max_tpot is not None and len(decode):
+            ok &= chunks + steps.min() <= case.request.max_tpot * (1 + NEAR)
         prefill, pb, chunks = prefill[ok], pb[ok], chunks[ok]
         taken, seconds = tables.decode_seconds[decode, b], tables.prefill_seconds[prefill, pb]
         rounds = -(-prompts // sizes[pb])
-        if question.rate is not None and len(decode) and len(prefill):
-            most = prompts / question.rate * (1 + NEAR)  # seconds, of both
+        if case.request.rate is not None and len(decode) and len(prefill):
+            most = prompts / case.request.rate * (1 + NEAR)  # seconds, of both
             quick = (taken + (seconds * rounds).min() <= most, seconds * rounds + taken.min() <= most)
             decode, steps, taken = (part[quick[0]] for part in (decode, steps, taken))
             prefill, pb, chunks, seconds, rounds = (
@@ -169,16 +170,16 @@ class _Sums:
             )
         if not len(decode) or not len(prefill):
             return None
-        if question.objective == "latency":
+        if case.request.objective == "latency":
             first, second = taken, seconds
-        elif question.objective == "context":
+        elif case.request.objective == "context":
             held, kv = tables.decode.held_bytes[decode, b], tables.decode.kv_bytes[decode, b]
-            grows = _growing_share(question.model, workload.context) * kv  # all but what windows keep
-            free = question.cluster.chip.hbm_bytes - held + grows
+            grows = _growing_share(case.model, workload.context) * kv  # all but what windows keep
+            free = case.cluster.chip.hbm_bytes - held + grows
             first = -free * workload.context / np.maximum(grows, 1e-30)
             second = np.zeros_like(seconds)
         else:
-            chips = 1 if question.objective == "throughput" else question.cluster.chips
+            chips = 1 if case.request.objective == "throughput" else case.cluster.chips
             share = chips / (batch * workload.output)
             first, second = taken * share, seconds * rounds * share
         mine, theirs = _ascending(first), _ascending(second, seconds)

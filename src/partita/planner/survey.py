@@ -16,7 +16,7 @@ from partita.cost.setting import Phase, Setting
 from partita.planner.basis import Basis, basis_of, step_seconds
 from partita.planner.exact import Exact
 from partita.planner.phases import NEAR, price, prime_factors
-from partita.planner.question import Question
+from partita.planner.request import PlanRequest
 from partita.sharding.mesh import Mesh
 
 _WORST = 6.0
@@ -49,19 +49,8 @@ def survey(setting: Setting, phase: Phase, count: int, basis: Basis | None = Non
 def _ranked(setting: Setting, phase: Phase, basis: Basis) -> list[Prediction]:
     """The best layout, and others up to `_WORST`: of those whose times in the tables are within `_APART`, one
     each; ascending, and as far apart when priced as they run."""
-    workload = setting.workload
-    question = Question(
-        setting.model,
-        setting.cluster,
-        setting.formats,
-        workload,
-        (workload.batch,),
-        (workload.prefill_batch,),
-        "latency",
-        mesh=setting.mesh,
-        basis=basis,
-    )
-    tables = price(question)
+    (case,) = PlanRequest.of(setting, basis=basis).cases()
+    tables = price(case)
     table, fits = (
         (tables.decode, tables.decode_fits) if phase == "decode" else (tables.prefill, tables.prefill_fits)
     )

@@ -21,8 +21,8 @@ from partita.cost.schedule import StageLayers
 from partita.cost.step import Step, price_step
 from partita.planner.batched_layout import layout, links, spread
 from partita.planner.space import AxisRoles, Counts, Topology
-from partita.specs.chip import Chip
 from partita.specs.formats import Formats
+from partita.specs.hardware import Chip
 from partita.specs.model import Model
 from partita.specs.profile import Profile
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from partita.specs.lengths import lengths_of
-from partita.specs.requests import Traffic
+from partita.specs.traffic import Traffic, lengths_of
 
 if TYPE_CHECKING:
     from partita.planner.pair import Pair

@@ -11,30 +11,30 @@ from dataclasses import replace
 from partita.cost.phase_estimate import PhaseEstimate
 from partita.planner.load import server
 from partita.planner.pair import Pair
-from partita.planner.question import Question
+from partita.planner.request import Case
 from partita.specs.units import format_range, format_seconds
 
 _INSTEAD = "--by estimate plans for what is estimated"
 
 
-def unranked(chosen: Pair, asked: Sequence[Question]) -> Iterator[str]:
+def unranked(chosen: Pair, cases: Sequence[Case]) -> Iterator[str]:
     """Sentences about a pair chosen by the bound; none where it was chosen by the estimate.
 
-    asked: as the user did, each with the same limits and the same `basis`.
+    cases: each with the same limits and the same `basis`.
     """
     if chosen.basis != "bound":
         return
-    question = asked[0]
-    if question.basis is None and question.objective != "context":
-        yield from _why(asked)
+    case = cases[0]
+    if case.request.basis is None and case.request.objective != "context":
+        yield from _why(cases)
     prefill, decode = chosen.prefill.estimate, chosen.decode.estimate
     if prefill is not None and decode is not None:
-        yield from _broken(replace(chosen, basis="estimate"), prefill, decode, question)
+        yield from _broken(replace(chosen, basis="estimate"), prefill, decode, case)
 
 
-def _why(asked: Sequence[Question]) -> Iterator[str]:
+def _why(cases: Sequence[Case]) -> Iterator[str]:
     """Of the first profile that does not compare layouts."""
-    profiles = (question.cluster.profile for question in asked)
+    profiles = (case.cluster.profile for case in cases)
     name = next((profile.name for profile in profiles if profile is not None and not profile.compares), None)
     if name is not None:
         yield (
@@ -43,9 +43,10 @@ def _why(asked: Sequence[Question]) -> Iterator[str]:
         )
 
 
-def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, question: Question) -> Iterator[str]:
+def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Case) -> Iterator[str]:
     """Limits that the bound keeps and the estimate of the same pair does not."""
-    ttft, tpot, rate = question.max_ttft, question.max_tpot, question.rate
+    request = case.request
+    ttft, tpot, rate = request.max_ttft, request.max_tpot, request.rate
     if ttft is not None and pair.ttft_seconds > ttft:
         found = format_range(pair.ttft_seconds, prefill.total_interval)
         yield (
@@ -53,17 +54,17 @@ def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, question:
             f"the bound keeps; {_INSTEAD}"
         )
     step, around = pair.tpot_seconds, decode.step_interval
-    if question.interleaved:  # a chunk of a prompt is read between two steps
+    if case.interleaved:  # a chunk of a prompt is read between two steps
         step += pair.chunk_seconds
         around = around[0] + prefill.step_interval[0], around[1] + prefill.step_interval[1]
     if tpot is not None and step > tpot:
-        chunk = " and the chunk before it" if question.interleaved else ""
+        chunk = " and the chunk before it" if case.interleaved else ""
         yield (
             f"decode: estimated {format_range(step, around)} a step{chunk}, over --max-tpot "
             f"{format_seconds(tpot)}, which the bound keeps; {_INSTEAD}"
         )
     if rate is not None:
-        load = server(pair, question.traffic)
+        load = server(pair, request.traffic)
         if not load.sustains(rate):
             fast, slow = (
                 float(

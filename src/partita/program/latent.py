@@ -18,8 +18,7 @@ from typing import Generic, Protocol, runtime_checkable
 from partita.program.norms import normalise, softmax
 from partita.program.ops import Ops, Pass, Seen, T
 from partita.sharding.layout import Layout
-from partita.specs.latent import Latent
-from partita.specs.model import Model
+from partita.specs.model import Latent, Model
 
 
 @runtime_checkable

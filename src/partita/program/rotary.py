@@ -9,8 +9,7 @@ import math
 
 import numpy as np
 
-from partita.specs.model import Model
-from partita.specs.rotary import LinearScaling, Llama3Scaling, OtherScaling, YarnScaling
+from partita.specs.model import LinearScaling, Llama3Scaling, Model, OtherScaling, YarnScaling
 
 
 def frequencies(model: Model, local: bool = False) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -81,21 +81,6 @@ def other_engines(found: Sequence[EngineFlags], specs: dict[str, Any] | None = N
             parts.append(Text.assemble((terms.engine, "bold"), " cannot express it:"))
             parts += [Text(f"  {text}") for text in terms.cannot]
     return Group(*parts)
-
-
-def answers_json(
-    rules: Mapping[str, Sequence[Rule]],
-    crossovers: Sequence[Crossover] = (),
-    sensitivities: Sequence[Sensitivity] = (),
-    engines: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The keys `plan --json` adds: rules by phase, crossovers, sensitivities, and other engines' terms."""
-    return {
-        "rules": {phase: [rule.as_json() for rule in found] for phase, found in rules.items()},
-        "crossovers": [crossing.as_json() for crossing in crossovers],
-        "sensitivity": [each.as_json() for each in sensitivities],
-        "other_engines": engines,
-    }
 
 
 def _objective(objective: str, value: float) -> str:

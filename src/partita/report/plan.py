@@ -198,9 +198,7 @@ def disaggregated(pools: DisaggregatedPlan, found: Plan) -> Group:
         )
     cost, shared = pools.chip_seconds_per_output_token, found.chosen.chip_seconds_per_output_token
     # pools are for cost at any batch; another plan is no measure of them
-    alike = found.objective in ("cost", "throughput") and any(
-        len(t.question.batches) > 1 for t in found.tables
-    )
+    alike = found.objective in ("cost", "throughput") and any(len(t.case.batches) > 1 for t in found.tables)
     beside = f"{abs(cost / shared - 1):.1%} {'less' if cost < shared else 'more'} than on shared chips"
     text = Text(
         f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second at "

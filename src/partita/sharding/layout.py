@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from partita.sharding.mesh import Mesh
 from partita.sharding.padding import assign_heads, ceil_to, latent_sizes, product, union
 from partita.sharding.roles import Roles
-from partita.sharding.weights import weight_shardings
 from partita.specs.model import Model
+from partita.specs.parameters import parameter_table
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Storage:
 
     def weights(self, model: Model) -> dict[str, str]:
         """Sharding of every parameter; those of a layer are stacked over layers in front."""
-        return weight_shardings(model, self.e, self.f, self.fg, self.fk)
+        rows = parameter_table(model)
+        return {name: row.sharding(self.e, self.f, self.fg, self.fk) for name, row in rows.items()}
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import itertools
 import math
 
 from partita.sharding.mesh import Mesh
-from partita.specs.latent import Latent
-from partita.specs.model import Model
+from partita.specs.model import Latent, Model
 
 
 def ceil_to(size, multiple):

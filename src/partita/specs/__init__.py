@@ -9,19 +9,15 @@ from partita.specs.catalogue import (
     sources,
 )
 from partita.specs.catalogue import chip as catalogue_chip
-from partita.specs.chip import Chip
 from partita.specs.cluster import Cluster, parse_cluster
-from partita.specs.fabric import PhysicalAxis
-from partita.specs.family import ClusterFamily, FamilyAxis
 from partita.specs.formats import BYTES, Float, Format, Formats
+from partita.specs.hardware import Chip, ClusterFamily, FamilyAxis, PhysicalAxis
 from partita.specs.hugging_face import model_from_config
-from partita.specs.latent import Latent
-from partita.specs.lengths import Lengths, parse_lengths
-from partita.specs.model import Model
+from partita.specs.model import Latent, Model
 from partita.specs.profile import Constant, Profile, Region
-from partita.specs.requests import Traffic
 from partita.specs.resolve import resolve_model
 from partita.specs.trace import read_trace
+from partita.specs.traffic import Lengths, Traffic, parse_lengths
 from partita.specs.units import (
     format_bytes,
     format_count,

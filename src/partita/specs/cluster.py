@@ -48,8 +48,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from partita.errors import InputError
 from partita.specs import catalogue
-from partita.specs.chip import Chip
-from partita.specs.fabric import PhysicalAxis
+from partita.specs.hardware import Chip, PhysicalAxis
 from partita.specs.profile import Profile
 from partita.specs.wording import describe, did_you_mean
 

@@ -1,26 +1,121 @@
 """What a Transformer is: its sizes and the choices that change its program, its parameters or its cache.
 
-Knows nothing about chips, layouts or files; `hugging_face.py` and `checkpoints/` read files into it. It
+Knows nothing about chips, layouts or files; `hugging_face/` and `checkpoints/` read files into it. It
 describes more than the engine runs yet: `beyond_engine` names what is only planned for.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from partita.specs.latent import Latent
-from partita.specs.rotary import OtherScaling, RotaryScaling, YarnScaling
+from partita.specs.parameters import layer_count, total_count
 
 Count = Annotated[int, Field(ge=1)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Model(BaseModel):
-    """A decoder-only Transformer. Names in brackets are the dims of the sharding notation."""
+class Latent(BaseModel):
+    """The sizes of multi-head latent attention, which compresses keys and values to one vector that all heads
+    share (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kv_rank: Count
+    """Numbers of the compressed keys and values of one token."""
+    query_rank: Count | None = None
+    """Numbers of a compressed query; None where queries are projected directly."""
+    nope_dim: Count
+    """Part of a head's query and key without positions."""
+    rope_dim: Annotated[int, Field(ge=2, multiple_of=2)]
+    """Part of them with rotary positions; its key is one for all heads."""
+    value_dim: Count
+    """Size of a head's value."""
+
+    @property
+    def head_dim(self) -> int:
+        """Size of a head's query and key."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def cached(self) -> int:
+        """Numbers one layer caches for one token: the compressed vector and the shared rotary key."""
+        return self.kv_rank + self.rope_dim
+
+
+Stretch = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+
+
+class _Scaling(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LinearScaling(_Scaling):
+    """Every frequency is divided by `factor` (Chen et al. 2023, arXiv 2306.15595)."""
+
+    kind: Literal["linear"] = "linear"
+    factor: Stretch
+
+
+class Llama3Scaling(_Scaling):
+    """Low frequencies are divided by `factor`, high ones kept, those between blended (Llama 3, arXiv
+    2407.21783). How often a frequency turns in `original_max_position` tokens decides: at most
+    `low_freq_factor` times is low, at least `high_freq_factor` times is high."""
+
+    kind: Literal["llama3"] = "llama3"
+    factor: Stretch
+    low_freq_factor: Factor
+    high_freq_factor: Factor
+    original_max_position: Count
+
+    @model_validator(mode="after")
+    def _low_is_below_high(self) -> Llama3Scaling:
+        if self.low_freq_factor >= self.high_freq_factor:
+            low, high = self.low_freq_factor, self.high_freq_factor
+            raise ValueError(f"low_freq_factor ({low}) must be below high_freq_factor ({high})")
+        return self
+
+
+class YarnScaling(_Scaling):
+    """As llama3, blended over the numbers of a head and not over frequencies (YaRN, arXiv 2309.00071)."""
+
+    kind: Literal["yarn"] = "yarn"
+    factor: Stretch
+    original_max_position: Count
+    beta_fast: Factor = 32.0
+    """Turns in `original_max_position` tokens from which on a frequency is kept."""
+    beta_slow: Factor = 1.0
+    """Turns up to which it is divided by `factor`."""
+    truncate: bool = True
+    """Whether the ends of the blend are rounded outwards to whole pairs."""
+    attention_factor: Factor | None = None
+    """What sines and cosines are multiplied by; None for 0.1 ln(factor) + 1."""
+
+
+class OtherScaling(_Scaling):
+    """A kind that is known by its name alone: enough for planning, not for running."""
+
+    kind: Literal["other"] = "other"
+    name: str
+
+
+def _named(value: Any) -> Any:
+    """A bare name, as files of earlier versions have it."""
+    return {"kind": "other", "name": value} if isinstance(value, str) else value
+
+
+RotaryScaling = Annotated[
+    LinearScaling | Llama3Scaling | YarnScaling | OtherScaling,
+    Field(discriminator="kind"),
+    BeforeValidator(_named),
+]
+"""How rotary positions are stretched beyond the length a model was first trained for; what the numbers do to
+frequencies is in `program/rotary.py`."""
+
+
+class Model(BaseModel, frozen=True, extra="forbid"):
+    """A decoder-only Transformer. Names in brackets are the dims of the sharding notation."""
 
     name: str
     layers: Annotated[int, Field(ge=1, le=10_000)]
@@ -155,39 +250,20 @@ class Model(BaseModel):
         return (2 if self.norm == "layernorm" else 1) if self.norm_parameters else 0
 
     @property
-    def layer_norms(self) -> int:
-        """Norms of d_model numbers in one block."""
-        if self.block == "parallel":
-            return 2 if self.separate_norms else 1
-        return 4 if self.post_norms else 2
-
-    @property
     def attention_parameters(self) -> int:
         """Parameters of one layer's attention, its norms of d_model numbers apart: 2EHD + 2EKD where nothing
         is added or compressed (Pope et al. 2022, arXiv 2211.05102)."""
-        norms = 2 * self.norm_vectors * self.head_dim if self.qk_norm else 0
-        output_bias = self.d_model if self.output_bias else 0
-        if self.latent is not None:
-            matrices = self.latent.parameters(self.d_model, self.heads, self.norm_vectors)
-            return matrices + norms + output_bias
-        qkv_bias = self.head_dim * (self.heads + 2 * self.kv_heads) if self.qkv_bias else 0
-        matrices = 2 * self.d_model * self.head_dim * (self.heads + self.kv_heads)
-        return matrices + norms + qkv_bias + output_bias
+        return layer_count(self, "attention")
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of one block: attention, (1 + M)EF of the feed-forward, biases and norms."""
-        ffn = (1 + self.ffn_inputs) * self.d_model * self.d_ff
-        bias = self.ffn_inputs * self.d_ff + self.d_model if self.ffn_bias else 0
-        return self.attention_parameters + ffn + bias + self.layer_norms * self.norm_vectors * self.d_model
+        """Parameters of one block: attention, feed-forward, biases and norms."""
+        return layer_count(self)
 
     @property
     def parameters(self) -> int:
         """All parameters, a tied embedding counted once."""
-        rows = self.vocabulary * (1 if self.tied_embedding else 2)
-        if self.positions == "learned":
-            rows += self.max_context or 0
-        return self.layers * self.layer_parameters + (rows + self.norm_vectors) * self.d_model
+        return total_count(self)
 
     @property
     def kv_elements_per_token_layer(self) -> int:

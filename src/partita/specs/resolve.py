@@ -1,6 +1,6 @@
 """What a user means by MODEL: a name of the catalogue, a folder, or a file.
 
-Knows the forms, not the contents: a `config.json` is read by `hugging_face.py`, any other kind of file by
+Knows the forms, not the contents: a `config.json` is read by `hugging_face/`, any other kind of file by
 the reader that the caller hands in, since the rooms that read checkpoints stand above this one.
 """
 

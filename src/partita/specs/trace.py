@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from partita.errors import InputError
-from partita.specs.lengths import RANGES, WEIGHTS, positive, whole
-from partita.specs.requests import Traffic
+from partita.specs.traffic import RANGES, WEIGHTS, Traffic, positive, whole
 from partita.specs.wording import did_you_mean
 
 NEEDED = ("prompt", "output")

@@ -15,10 +15,9 @@ from partita.measure.calibrate.run import Key
 from partita.measure.stopwatch import Timed, Timings
 from partita.sharding.mesh import Mesh
 from partita.specs import Constant, Profile
-from partita.specs.chip import Chip
 from partita.specs.cluster import Cluster
-from partita.specs.fabric import PhysicalAxis
 from partita.specs.formats import Format, Formats
+from partita.specs.hardware import Chip, PhysicalAxis
 
 
 def device(platform: str, id: int, process: int = 0, coords: tuple[int, ...] | None = None, **more: Any):

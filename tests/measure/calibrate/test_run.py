@@ -6,7 +6,7 @@ from tests.measure.calibrate import made
 from partita.measure.calibrate import layers, run
 from partita.measure.calibrate.machine import machine
 from partita.specs.cluster import parse_cluster
-from partita.specs.cluster_text import cluster_toml
+from partita.specs.toml import cluster_toml
 
 CPUS = machine([made.device("cpu", i) for i in range(8)])
 ALONE = machine(made.gpus(1, 1))

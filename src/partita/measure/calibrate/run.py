@@ -19,10 +19,9 @@ from partita.measure.calibrate.machine import Machine, machine
 from partita.measure.fit import Measurement, leave_out, region_of, with_held_out
 from partita.measure.stopwatch import Run, Timed, Timings, time_each
 from partita.sharding.mesh import Mesh
-from partita.specs.chip import Chip
 from partita.specs.cluster import Cluster
-from partita.specs.fabric import PhysicalAxis
 from partita.specs.formats import Formats
+from partita.specs.hardware import Chip, PhysicalAxis
 
 Key = matmul.Matmul | memory.Read | collectives.Collective | layers.Layered
 

@@ -5,25 +5,30 @@ Its `sources` table says of every field where it comes from: keys are fields (se
 `fabric.links` for a field of the fabric's axes), values the source. A model or a family may list `aliases`.
 A profile is a file of its own in `profiles/`, and the measurements it was fitted to lie beside it.
 
-Files of models say shared fields and sources once (`read.py`).
+A file in `models/` may hold a table `form`: fields that its entries share, with their sources. An entry there
+may name in `config` the repository on Hugging Face whose config.json its fields are from, save for those it
+has sources for.
 
 Knows nothing about files of the user's (`cluster.py`, `resolve.py`). Everything is read once.
 """
 
 from __future__ import annotations
 
+import csv
+import tomllib
 from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Literal
 
 from partita.errors import InputError
-from partita.specs.catalogue.read import entries, profiles
-from partita.specs.chip import Chip
-from partita.specs.family import ClusterFamily
+from partita.specs.hardware import Chip, ClusterFamily
 from partita.specs.model import Model
 from partita.specs.profile import Profile
 from partita.specs.wording import did_you_mean
 
 Kind = Literal["models", "chips", "clusters"]
+Entry = dict[str, Any]
 
 
 def model_names() -> tuple[str, ...]:
@@ -95,18 +100,13 @@ def family_profile(family: str) -> Profile | None:
 
 def sources(kind: Kind, name: str) -> dict[str, str]:
     """Where each field of an entry comes from: field -> source. Raises KeyError for an unknown entry."""
-    texts: dict[str, str] = _table(kind)[name]["sources"]
-    return {field.strip(): text for fields, text in texts.items() for field in fields.split(",")}
+    return _by_field(_table(kind)[name]["sources"])
 
 
 @cache
 def _profiles() -> dict[str, Profile]:
-    return {name: Profile.model_validate({"name": name, **fields}) for name, fields in profiles().items()}
-
-
-@cache
-def _table(kind: Kind) -> dict[str, dict[str, Any]]:
-    return entries(kind)
+    tables = _profile_tables()
+    return {name: Profile.model_validate({"name": name, **fields}) for name, fields in tables.items()}
 
 
 def _fields(kind: Kind, name: str) -> dict[str, Any]:
@@ -121,3 +121,60 @@ def _model(name: str) -> Model:
 @cache
 def _chip(name: str) -> Chip:
     return Chip(name=name, **_fields("chips", name))
+
+
+_MODELS = ("palm", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt", "latent")
+"""Files of `models/`, in the order in which models are listed."""
+
+
+@cache
+def _table(kind: Kind) -> dict[str, Entry]:
+    """Name -> entry, its `sources` complete, for "models", "chips" or "clusters"."""
+    folder = files("partita.specs.catalogue")
+    if kind != "models":
+        return _toml(folder.joinpath(f"{kind}.toml"))
+    found: dict[str, Entry] = {}
+    for name in _MODELS:
+        table = _toml(folder.joinpath("models", f"{name}.toml"))
+        form = table.pop("form", {})
+        found |= {key: _with_form(entry, form) for key, entry in table.items()}
+    return found
+
+
+def _profile_tables() -> dict[str, Entry]:
+    """Name -> fields of every file NAME.toml in `profiles/`; the measurements there have another dot."""
+    folder = files("partita.specs.catalogue").joinpath("profiles")
+    found = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+    stems = [name.removesuffix(".toml") for name in found]
+    return {stem: _toml(folder.joinpath(f"{stem}.toml")) for stem in stems if "." not in stem}
+
+
+def measured(name: str) -> Entry:
+    """What the profile `name` was fitted to, from NAME.measured.toml beside it."""
+    return _toml(files("partita.specs.catalogue").joinpath("profiles", f"{name}.measured.toml"))
+
+
+def measured_rows(name: str) -> list[dict[str, str]]:
+    """What the profile `name` was fitted to, from NAME.measured.csv; lines with # are its source."""
+    file = files("partita.specs.catalogue").joinpath("profiles", f"{name}.measured.csv")
+    return list(csv.DictReader(line for line in file.read_text("utf-8").splitlines() if line[:1] != "#"))
+
+
+def _with_form(entry: Entry, form: Entry) -> Entry:
+    """An entry with the fields and sources of its form, which are for what it does not say itself."""
+    own = {key: value for key, value in entry.items() if key not in ("config", "sources")}
+    sources = _by_field(form.get("sources", {}))
+    sources = {field: text for field, text in sources.items() if field not in own}
+    if "config" in entry:
+        where = f"config.json of {entry['config']} (https://huggingface.co/{entry['config']})"
+        sources |= {field: where for field in own if field != "aliases"}
+    sources |= _by_field(entry.get("sources", {}))
+    return {key: value for key, value in form.items() if key != "sources"} | own | {"sources": sources}
+
+
+def _by_field(sources: dict[str, str]) -> dict[str, str]:
+    return {field.strip(): text for fields, text in sources.items() for field in fields.split(",")}
+
+
+def _toml(file: Traversable) -> dict[str, Entry]:
+    return tomllib.loads(file.read_text("utf-8"))

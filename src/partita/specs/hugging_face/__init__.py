@@ -17,14 +17,14 @@ from pydantic import ValidationError
 
 from partita.errors import InputError
 from partita.specs.hugging_face import gemma, gpt, latent, llama
-from partita.specs.hugging_face.checks import (
+from partita.specs.hugging_face.config import (
     check_accepted,
     check_types,
     check_understood,
+    load,
     refuse_experts,
 )
 from partita.specs.hugging_face.family import Family
-from partita.specs.hugging_face.file import load
 from partita.specs.model import Model
 from partita.specs.wording import describe, did_you_mean
 

@@ -45,7 +45,7 @@ class Family:
     accepted: tuple[Accepted, ...] = ()
     understood: tuple[str, ...] = ()
     """Further fields that are read, or are known to change nothing that is read. Any that is named nowhere
-    here is refused, unless no model heeds it (`harmless.py`)."""
+    here is refused, unless no model heeds it (`config.py`)."""
 
 
 def false(name: str, words: str) -> Accepted:

@@ -7,8 +7,7 @@ from typing import Any
 
 from partita.specs.hugging_face.family import Accepted, Config, Family, false, gated, refuse
 from partita.specs.hugging_face.llama import KNOWN, common
-from partita.specs.hugging_face.rotary import local_base, rotary
-from partita.specs.hugging_face.windows import windows
+from partita.specs.hugging_face.positions import local_base, rotary, windows
 
 _NUMBERS = ("query_pre_attn_scalar", "final_logit_softcapping")
 _UNDERSTOOD = (*KNOWN, "hidden_activation", "sliding_window", "layer_types")

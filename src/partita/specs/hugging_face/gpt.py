@@ -15,8 +15,7 @@ from partita.specs.hugging_face.family import (
     plain,
     refuse,
 )
-from partita.specs.hugging_face.rotary import FIELDS as ROTARY
-from partita.specs.hugging_face.rotary import rotary
+from partita.specs.hugging_face.positions import ROTARY_FIELDS, rotary
 
 
 def _gpt2(config: Config) -> dict[str, Any]:
@@ -133,7 +132,7 @@ FAMILIES = {
         _gpt_neox,
         numbers=("layer_norm_eps", "rotary_pct", "rotary_emb_base"),
         flags=("use_parallel_residual", "attention_bias"),
-        understood=("hidden_act", *ROTARY),
+        understood=("hidden_act", *ROTARY_FIELDS),
     ),
     "falcon": Family(
         _falcon,
@@ -142,6 +141,6 @@ FAMILIES = {
         numbers=("layer_norm_epsilon",),
         flags=("new_decoder_architecture", "bias", "parallel_attn", "multi_query", "alibi"),
         unwrap=_falcon_names,
-        understood=("activation", *ROTARY),
+        understood=("activation", *ROTARY_FIELDS),
     ),
 }

@@ -7,8 +7,8 @@ from typing import Any
 from partita.errors import InputError
 from partita.specs.hugging_face.family import SIZES, Config, Family, false
 from partita.specs.hugging_face.llama import KNOWN, common
-from partita.specs.hugging_face.rotary import rotary
-from partita.specs.latent import Latent
+from partita.specs.hugging_face.positions import rotary
+from partita.specs.model import Latent
 
 _RANKS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _NEEDED = (*SIZES, "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from partita.specs.hugging_face.family import Accepted, Config, Family, false, gated, head_dim, kv_heads
-from partita.specs.hugging_face.rotary import FIELDS as ROTARY
-from partita.specs.hugging_face.rotary import rotary
-from partita.specs.hugging_face.windows import FIELDS as WINDOWS
-from partita.specs.hugging_face.windows import windows, windows_above
+from partita.specs.hugging_face.positions import (
+    ROTARY_FIELDS,
+    WINDOW_FIELDS,
+    rotary,
+    windows,
+    windows_above,
+)
 
-KNOWN = ("num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", *ROTARY)
+KNOWN = ("num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", *ROTARY_FIELDS)
 """Fields of the whole form that need not be there."""
 _NO_WINDOW = Accepted("sliding_window", lambda value: value is None, "null; this family has no windows")
 
@@ -59,7 +62,10 @@ _BIASES = Accepted(
 _ABOVE = ("sliding_window", "layer_types", "use_sliding_window", "max_window_layers")
 FAMILIES = {
     "llama": Family(
-        _llama, flags=("attention_bias", "mlp_bias"), accepted=(_NO_WINDOW,), understood=(*KNOWN, *WINDOWS)
+        _llama,
+        flags=("attention_bias", "mlp_bias"),
+        accepted=(_NO_WINDOW,),
+        understood=(*KNOWN, *WINDOW_FIELDS),
     ),
     "mistral": Family(
         _mistral,

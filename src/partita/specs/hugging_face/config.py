@@ -1,18 +1,40 @@
-"""What is checked of any configuration: types, values that must be as they are, fields nobody understands.
+"""Reads a `config.json` and checks it: types, values that must be as they are, fields nobody understands.
 
-Knows nothing about families but what they declare.
+Knows nothing about families but what they declare. Harmless are fields that change no number a trained model
+computes: those of training, of generation, of other heads than that of a language model, and notes of the
+library that wrote the file. Their source: `PreTrainedConfig` and `GenerationConfig` of the transformers
+library, versions 4 and 5.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import re
 import reprlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from partita.errors import InputError
 from partita.specs.hugging_face.family import Accepted, Config, Family, false, refuse
-from partita.specs.hugging_face.harmless import is_harmless
+
+
+def load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """The object in a file. Raises InputError on `model` where it cannot be read or holds no object."""
+    try:
+        config = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise InputError("model", os.fspath(path), f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError("model", os.fspath(path), "is not a text file in UTF-8") from None
+    except (ValueError, RecursionError) as error:  # JSONDecodeError says the line and column
+        raise InputError("model", os.fspath(path), f"is not valid JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise InputError("model", os.fspath(path), "must hold one JSON object, as a config.json does")
+    return config
+
 
 _COUNTS = ("num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window")
 _NUMBERS = ("rms_norm_eps", "rope_theta", "partial_rotary_factor")
@@ -77,7 +99,7 @@ def check_understood(family: Family, config: Config) -> None:
     known |= {"tie_word_embeddings", "max_position_embeddings"}
     known |= {rule.name for rule in (*_EVERYWHERE, *family.accepted)}
     for name, value in config.items():
-        if value and name not in known and not is_harmless(name):
+        if value and name not in known and not _is_harmless(name):
             message = "may change the model and is not understood in config.json; leave it out if it does not"
             raise InputError(name, reprlib.repr(value), message)
 
@@ -108,3 +130,52 @@ def _is_rotary(value: Any) -> bool:
         and all(_is_positive(part.get(name, 1.0)) for name in ("rope_theta", "partial_rotary_factor"))
         for part in parts
     )
+
+
+_FILE = {
+    *("model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "auto_map"),
+    *("name_or_path", "tokenizer_class", "language", "model_max_length", "max_sequence_length"),
+    *(
+        "is_llama_config",
+        "unsloth_fixed",
+        "transformers.js_config",
+        "vision_config",
+        "use_bfloat16",
+        "finetuning_task",
+    ),
+}
+_HOW_IT_RUNS = {
+    *("use_cache", "return_dict", "use_return_dict", "torchscript", "chunk_size_feed_forward"),
+    *("output_attentions", "output_hidden_states", "output_past", "output_scores", "output_logits"),
+    *("gradient_checkpointing", "attn_implementation", "use_flash_attn", "num_logits_to_keep", "is_decoder"),
+    *("pretraining_tp", "reorder_and_upcast_attn", "tf_legacy_loss"),
+}
+_OTHER_HEADS = {
+    *("num_labels", "id2label", "label2id", "problem_type", "task_specific_params", "pooler_hidden_act"),
+    *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
+}
+_GENERATION = {
+    *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "early_stopping", "max_time"),
+    *("stop_strings", "do_sample", "num_beams", "cache_implementation", "cache_config", "temperature"),
+    *("top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty"),
+    *("encoder_repetition_penalty", "length_penalty", "no_repeat_ngram_size", "bad_words_ids"),
+    *("renormalize_logits", "remove_invalid_values", "exponential_decay_length_penalty", "suppress_tokens"),
+    *("begin_suppress_tokens", "sequence_bias", "num_return_sequences", "return_dict_in_generate"),
+    *("encoder_no_repeat_ngram_size", "diversity_penalty", "num_beam_groups", "num_assistant_tokens"),
+    *("num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_lookbehind"),
+    "target_lookbehind",
+}
+_NAMES = _FILE | _HOW_IT_RUNS | _OTHER_HEADS | _GENERATION
+_KINDS = re.compile(
+    r"""^_                                         # private to the library that wrote it
+    | (^|_)(dropout|pdrop)(_|$) | _dropout_prob$
+    | initializer_range$ | ^initializer_factor$
+    | _token_ids?$ | _token_index$
+    | _version$""",
+    re.VERBOSE,
+)
+
+
+def _is_harmless(name: str) -> bool:
+    """Whether a field of this name changes nothing, whatever its value."""
+    return name in _NAMES or _KINDS.search(name) is not None

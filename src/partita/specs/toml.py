@@ -1,11 +1,53 @@
-"""A profile as TOML, as the catalogue and a cluster's file have it. Knows nothing about what it says."""
+"""Clusters and profiles as TOML, in the forms that `parse_cluster` and the catalogue read."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 
+from partita.specs.cluster import Cluster
+from partita.specs.hardware import Chip, PhysicalAxis
 from partita.specs.profile import Constant, Profile
+
+
+def cluster_toml(cluster: Cluster) -> str:
+    """Name, chip, fabric and profile; figures keep six digits, those of the profile four."""
+    lines = [f"name = {toml_string(cluster.name)}", "", "[chip]", *_chip(cluster.chip)]
+    for axis in cluster.fabric:
+        lines += ["", "[[fabric]]", *_axis(axis)]
+    text = "\n".join(lines) + "\n"
+    return text if cluster.profile is None else f"{text}\n{profile_toml(cluster.profile, 'profile')}"
+
+
+def _chip(chip: Chip) -> Iterator[str]:
+    yield f"name = {toml_string(chip.name)}"
+    peaks = ", ".join(f"{format} = {_figure(flops)}" for format, flops in chip.peak_flops.items())
+    yield f"peak_flops = {{ {peaks} }}"
+    yield f"hbm_bytes = {chip.hbm_bytes}"
+    yield f"hbm_bandwidth = {_figure(chip.hbm_bandwidth)}"
+    if chip.runtime_bytes:
+        yield f"runtime_bytes = {chip.runtime_bytes}"
+    if chip.price_per_hour is not None:
+        yield f"price_per_hour = {chip.price_per_hour!r}"
+
+
+def _axis(axis: PhysicalAxis) -> Iterator[str]:
+    yield f"kind = {toml_string(axis.kind)}"
+    yield f"size = {axis.size}"
+    yield f"link_bandwidth = {_figure(axis.link_bandwidth)}"
+    if axis.links != 1:
+        yield f"links = {axis.links}"
+    if axis.latency is not None:
+        yield f"latency = {axis.latency!r}"
+    for flag in ("wraparound", "in_network_reduction"):
+        if getattr(axis, flag):
+            yield f"{flag} = true"
+
+
+def _figure(value: float) -> str:
+    """As TOML takes a float: with a point or an exponent."""
+    text = f"{value:.6g}"
+    return text if any(mark in text for mark in ".e") else f"{text}.0"
 
 
 def profile_toml(profile: Profile, table: str = "", *, named: bool = True) -> str:

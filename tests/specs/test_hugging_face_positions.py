@@ -7,7 +7,7 @@ import pytest
 
 from partita.errors import InputError
 from partita.specs import Model, catalogue_model, model_from_config
-from partita.specs.rotary import LinearScaling, Llama3Scaling, OtherScaling, YarnScaling
+from partita.specs.model import LinearScaling, Llama3Scaling, OtherScaling, YarnScaling
 
 CONFIG: dict[str, Any] = {
     **{"model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1},

@@ -1,25 +1,27 @@
-"""What a user asks of the planner, as the questions it is made of: one for each cluster, format and so on.
+"""What a user asks of the planner, and the cases it is made of: one for each cluster, format and so on.
 
-Knows what is left open ("auto") and what is tried for it; knows no prices.
+A `PlanRequest` says what is left open ("auto"); each of its `Case`s has the sizes that are tried for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product as every
 
 from partita.cost.schedule import split_layers
-from partita.cost.setting import slowest_axis, stage_of
+from partita.cost.setting import Setting, slowest_axis, stage_of
 from partita.errors import InputError
 from partita.planner.basis import Basis, basis_of
 from partita.planner.pair import Objective, prompts_of
-from partita.planner.question import Question
+from partita.planner.space import Topology, cluster_topology, mesh_topology
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
-from partita.specs.requests import Traffic
+from partita.specs.profile import Profile
+from partita.specs.traffic import Traffic
 from partita.specs.workload import Workload
 
 BATCHES = tuple(2**i for i in range(13))
@@ -30,23 +32,23 @@ CHUNKS = (128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class PlanRequest:
     """A workload to plan for, and what may be chosen.
 
     workload: its batch and prefill_batch are taken where `auto_batch` and `auto_prefill_batch` do not leave
-    them to the planner. clusters, formats: to choose from. mesh: fixed, for one cluster. stages: of a
-    pipeline; None for every number that divides the nodes. auto_chunk: chunks of a prompt are chosen too.
-    Limits in seconds; rate: prompts per second to sustain. memory_bytes: of one chip, where less than all may
-    be used. traffic: requests that are not all alike, whose means the workload has. by: which time is
-    minimised and limited; None for the estimate where every cluster's profile compares layouts, else the
-    bound.
+    them to the planner. clusters, formats: to choose from. auto_chunk: chunks of a prompt are chosen too.
+    mesh: fixed, for one cluster. stages: of a pipeline; None for every number that divides the nodes.
+    max_ttft, max_tpot: limits in seconds. rate: prompts per second to sustain. memory_bytes: of one chip,
+    where less than all may be used. traffic: requests that are not all alike, whose means the workload has.
+    basis: which time is minimised and limited; None for the estimate where every cluster's profile compares
+    layouts, else the bound. top: how many pairs of layouts are listed.
     """
 
     model: Model
     clusters: tuple[Cluster, ...]
     formats: tuple[Formats, ...]
     workload: Workload
-    objective: Objective
+    objective: Objective = "latency"
     auto_batch: bool = False
     auto_prefill_batch: bool = False
     auto_chunk: bool = False
@@ -58,10 +60,32 @@ class Ask:
     memory_bytes: int | None = None
     traffic: Traffic | None = None
     basis: Basis | None = None
+    top: int = 5
+
+    @classmethod
+    def of(
+        cls, setting: Setting, objective: Objective = "latency", basis: Basis | None = None
+    ) -> PlanRequest:
+        """The request for the best layouts in a setting, which leaves nothing else open."""
+        return cls(
+            model=setting.model,
+            clusters=(setting.cluster,),
+            formats=(setting.formats,),
+            workload=setting.workload,
+            objective=objective,
+            mesh=setting.mesh,
+            stages=setting.stages,
+            basis=basis,
+        )
+
+    @cached_property
+    def ranked_by(self) -> Basis:
+        """Raises InputError (field "by") for an estimate on a cluster without a profile."""
+        return basis_of(self.clusters, self.basis)
 
     def batches(self, chips: int) -> tuple[int, ...]:
-        """Of decode, on so many chips. No larger batch has a lower latency or a longer context, but it may
-        sustain a rate."""
+        """Batches of decode that are tried on so many chips. No larger one has a lower latency or a longer
+        context, but it may sustain a rate."""
         if not self.auto_batch:
             return (self.workload.batch,)
         if self.objective in ("latency", "context") and self.rate is None:
@@ -69,7 +93,7 @@ class Ask:
         return tuple(sorted({*BATCHES, *_multiples(chips)}))
 
     def prefill_batches(self, chips: int) -> tuple[int, ...]:
-        """Of prefill: up to all prompts of the largest batch."""
+        """Batches of prefill that are tried: up to all prompts of the largest batch."""
         if not (self.auto_batch or self.auto_prefill_batch):
             return (self.workload.prefill_batch,)
         most = prompts_of(self.workload, self.batches(chips)[-1])
@@ -80,39 +104,32 @@ class Ask:
 
     @property
     def chunks(self) -> tuple[int | None, ...]:
+        """Tokens of a prompt in one prefill step that are tried; None for all of them."""
         if not self.auto_chunk:
             return (self.workload.chunk,)
         return (None, *(chunk for chunk in CHUNKS if chunk < self.workload.new_tokens))
 
-    def questions(self) -> list[Question]:
+    def cases(self) -> list[Case]:
         """Everything to search; raises InputError on what cannot be asked together."""
         if self.mesh is not None and len(self.clusters) > 1:
             raise InputError("mesh", self.mesh, "fits one cluster; name one with its shape")
-        basis_of(self.clusters, self.basis)  # refuses an estimate where there is none
+        _ = self.ranked_by  # refuses an estimate where there is none
         found = [
-            Question(
-                self.model,
+            Case(
+                self,
                 cluster,
                 formats,
                 self.workload.resized(chunk=chunk),
                 self.batches(cluster.chips),
                 self.prefill_batches(cluster.chips),
-                self.objective,
-                self.max_ttft,
-                self.max_tpot,
-                self.mesh,
                 stages,
-                self.rate,
-                self.auto_chunk or self.workload.chunk is not None,
-                self.traffic,
-                self.basis,
             )
             for cluster in map(self._limited, self.clusters)
             for stages in self._stages(cluster)
             for formats, chunk in every(self.formats, self.chunks)
         ]
-        for question in found:
-            _ = question.topology  # a mesh that does not fit is refused before anything is priced
+        for case in found:
+            _ = case.topology  # a mesh that does not fit is refused before anything is priced
         return found
 
     def _stages(self, cluster: Cluster) -> Iterator[int]:
@@ -140,6 +157,53 @@ class Ask:
                 f"{chip.hbm_bytes:,} of {chip.name} are accepted",
             )
         return cluster.model_copy(update={"chip": chip.model_copy(update={"hbm_bytes": self.memory_bytes})})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One of the cases that a request is made of: one cluster, formats, chunk and number of stages.
+
+    batches, prefill_batches: those to choose from, ascending. workload: that of the request, in this chunk.
+    """
+
+    request: PlanRequest
+    cluster: Cluster
+    formats: Formats
+    workload: Workload
+    batches: tuple[int, ...]
+    prefill_batches: tuple[int, ...]
+    stages: int = 1
+
+    @property
+    def model(self) -> Model:
+        return self.request.model
+
+    @property
+    def ranked_by(self) -> Basis:
+        """Which time is minimised and kept within limits: the same in all cases of a request."""
+        return self.request.ranked_by
+
+    @property
+    def profile(self) -> Profile | None:
+        """The cluster's, if times are estimates; None where the bound is minimised."""
+        return self.cluster.profile if self.ranked_by == "estimate" else None
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether a chunk of a prompt is read between two decode steps, which both must stay within the limit
+        on a decode step."""
+        return self.request.auto_chunk or self.workload.chunk is not None
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The chips of one pipeline stage."""
+        chips, mesh = stage_of(self.cluster, self.stages), self.request.mesh
+        return cluster_topology(chips) if mesh is None else mesh_topology(mesh, chips)
+
+    @property
+    def tokens_a_chunk(self) -> int:
+        """Tokens of a prompt that one prefill step reads."""
+        return min(self.workload.chunk or self.workload.new_tokens, self.workload.new_tokens)
 
 
 def _multiples(chips: int) -> set[int]:

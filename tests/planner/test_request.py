@@ -1,77 +1,77 @@
-"""What is left to the planner, as the questions it is made of."""
+"""What is left to the planner, as the cases it is made of."""
 
 from dataclasses import replace
 
 import pytest
 
 from partita.errors import InputError
-from partita.planner.ask import BATCHES, Ask, formats_of
 from partita.planner.plan import best_plan
+from partita.planner.request import BATCHES, PlanRequest, formats_of
 from partita.sharding.mesh import Mesh
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 
 
-def ask(*clusters: str, model: str = "smollm2-135m", **more) -> Ask:
+def request(*clusters: str, model: str = "smollm2-135m", **more) -> PlanRequest:
     """For one batch of prompts of 2048 tokens unless told otherwise."""
     sizes = {"prompt": 2048, "output": 64, "batch": 24} | more.pop("workload", {})
     given = {"formats": (Formats(),), "objective": "cost"} | more
     on = tuple(map(parse_cluster, clusters or ("h100:1x8",)))
-    return Ask(model=catalogue_model(model), clusters=on, workload=Workload(**sizes), **given)
+    return PlanRequest(model=catalogue_model(model), clusters=on, workload=Workload(**sizes), **given)
 
 
 # -- batches ----------------------------------------------------------------------------------------------
 
 
 def test_a_batch_that_is_given_is_the_only_one():
-    assert ask().batches(8) == (24,)
-    assert ask().prefill_batches(8) == (24,)
+    assert request().batches(8) == (24,)
+    assert request().prefill_batches(8) == (24,)
 
 
 def test_batches_are_powers_of_two_and_multiples_of_the_chips():
-    given = ask(auto_batch=True)
+    given = request(auto_batch=True)
     assert given.batches(64) == BATCHES == tuple(2**i for i in range(13))
     found = given.batches(72)
     assert set(found) - set(BATCHES) == {72, 144, 288, 576, 1152, 2304}
     assert list(found) == sorted(found)
-    assert [question.batches for question in ask("gb200:1x72", auto_batch=True).questions()] == [found]
+    assert [case.batches for case in request("gb200:1x72", auto_batch=True).cases()] == [found]
 
 
 @pytest.mark.parametrize("objective", ["latency", "context"])
 def test_one_sequence_is_quickest_but_may_not_sustain_a_rate(objective: str):
-    given = ask(auto_batch=True, objective=objective)
+    given = request(auto_batch=True, objective=objective)
     assert given.batches(8) == (1,)
     assert replace(given, rate=5.0).batches(8) == BATCHES
 
 
 def test_prefill_batches_have_the_divisors_of_the_prompts():
-    given = ask(auto_prefill_batch=True)
+    given = request(auto_prefill_batch=True)
     assert given.prefill_batches(8) == (1, 2, 3, 4, 6, 8, 12, 16, 24)
-    shared = ask(auto_prefill_batch=True, workload={"samples": 4})  # 24 sequences, 6 prompts
+    shared = request(auto_prefill_batch=True, workload={"samples": 4})  # 24 sequences, 6 prompts
     assert shared.prefill_batches(8) == (1, 2, 3, 4, 6)
 
 
 def test_prefill_batches_go_up_to_the_prompts_of_the_largest_batch():
-    assert ask(auto_batch=True).prefill_batches(8)[-1] == BATCHES[-1]
-    assert ask(auto_batch=True, workload={"samples": 4}).prefill_batches(8)[-1] == BATCHES[-1] // 4
-    assert ask(auto_batch=True, objective="latency").prefill_batches(8) == (1,)
+    assert request(auto_batch=True).prefill_batches(8)[-1] == BATCHES[-1]
+    assert request(auto_batch=True, workload={"samples": 4}).prefill_batches(8)[-1] == BATCHES[-1] // 4
+    assert request(auto_batch=True, objective="latency").prefill_batches(8) == (1,)
 
 
 # -- chunks, stages, formats ------------------------------------------------------------------------------
 
 
 def test_chunks_are_shorter_than_what_is_new_of_a_prompt():
-    assert ask().chunks == (None,)
-    assert ask(workload={"chunk": 100}).chunks == (100,)
-    given = ask(auto_chunk=True)
+    assert request().chunks == (None,)
+    assert request(workload={"chunk": 100}).chunks == (100,)
+    given = request(auto_chunk=True)
     assert given.chunks == (None, 128, 256, 512, 1024)
-    assert ask(auto_chunk=True, workload={"prefix": 1600}).chunks == (None, 128, 256)
-    assert [question.tokens_a_chunk for question in given.questions()] == [2048, 128, 256, 512, 1024]
+    assert request(auto_chunk=True, workload={"prefix": 1600}).chunks == (None, 128, 256)
+    assert [case.tokens_a_chunk for case in given.cases()] == [2048, 128, 256, 512, 1024]
 
 
 def test_a_chunk_is_read_between_decode_steps_where_one_was_asked_for():
-    assert not any(question.interleaved for question in ask().questions())
-    assert all(question.interleaved for question in ask(auto_chunk=True).questions())
-    assert all(question.interleaved for question in ask(workload={"chunk": 64}).questions())
+    assert not any(case.interleaved for case in request().cases())
+    assert all(case.interleaved for case in request(auto_chunk=True).cases())
+    assert all(case.interleaved for case in request(workload={"chunk": 64}).cases())
 
 
 @pytest.mark.parametrize(
@@ -85,23 +85,23 @@ def test_a_chunk_is_read_between_decode_steps_where_one_was_asked_for():
     ],
 )
 def test_stages_divide_the_nodes_and_have_a_layer_each(cluster: str, stages: list[int]):
-    assert [question.stages for question in ask(cluster).questions()] == stages
+    assert [case.stages for case in request(cluster).cases()] == stages
 
 
 def test_stages_that_are_given_are_the_only_ones():
-    assert [question.stages for question in ask("h100:4x8", stages=2).questions()] == [2]
+    assert [case.stages for case in request("h100:4x8", stages=2).cases()] == [2]
     for wrong, cluster in ((3, "h100:4x8"), (32, "h100:32x8")):
         with pytest.raises(InputError) as caught:
-            ask(cluster, stages=wrong).questions()
+            request(cluster, stages=wrong).cases()
         assert (caught.value.field, caught.value.value) == ("stages", wrong)
 
 
 def test_a_mesh_is_for_one_cluster_that_it_fits_and_for_no_stages():
     mesh = Mesh.of((4, 8))
-    assert [question.stages for question in ask("h100:4x8", mesh=mesh).questions()] == [1]
+    assert [case.stages for case in request("h100:4x8", mesh=mesh).cases()] == [1]
     for clusters in (("h100:4x8", "h100:2x8"), ("h100:1x8",)):
         with pytest.raises(InputError) as caught:
-            ask(*clusters, mesh=mesh).questions()
+            request(*clusters, mesh=mesh).cases()
         assert caught.value.field == "mesh"
 
 
@@ -110,7 +110,7 @@ def test_everything_open_is_asked_together():
     assert [(each.weights, each.kv) for each in formats] == [
         ("bf16", "bf16"), ("bf16", "int8"), ("int8", "bf16"), ("int8", "int8")
     ]  # fmt: skip
-    found = ask("h100:1x8", "h100:2x8", formats=formats, auto_chunk=True).questions()
+    found = request("h100:1x8", "h100:2x8", formats=formats, auto_chunk=True).cases()
     assert len(found) == (1 + 2) * 4 * 5
     assert len({(q.cluster.name, q.stages, q.formats, q.workload.chunk) for q in found}) == len(found)
 
@@ -120,11 +120,11 @@ def test_everything_open_is_asked_together():
 
 def test_no_more_memory_is_used_than_may_be():
     chip = parse_cluster("h100:1x8").chip
-    given = ask(model="llama-3-70b", auto_batch=True)
-    free = best_plan(given.questions(), top=1).chosen
+    given = request(model="llama-3-70b", auto_batch=True)
+    free = best_plan(replace(given, top=1)).chosen
     limit = chip.hbm_bytes // 2
     assert max(p.memory_bytes["total"] for p in (free.prefill, free.decode)) > limit
-    kept = best_plan(replace(given, memory_bytes=limit).questions(), top=1).chosen
+    kept = best_plan(replace(given, memory_bytes=limit, top=1)).chosen
     for phase in (kept.prefill, kept.decode):
         assert phase.memory_bytes["total"] <= phase.memory_bytes["capacity"] == limit
     assert kept.score("cost") > free.score("cost")
@@ -136,6 +136,6 @@ def test_memory_is_more_than_the_runtimes_and_no_more_than_the_chips(more: int):
     chip = parse_cluster("h100:1x8").chip
     wrong = chip.hbm_bytes + 1 if more else chip.runtime_bytes
     with pytest.raises(InputError, match=f"at most the {chip.hbm_bytes:,} of {chip.name}") as caught:
-        ask(memory_bytes=wrong).questions()
+        request(memory_bytes=wrong).cases()
     assert (caught.value.field, caught.value.value) == ("memory", wrong)
-    assert ask(memory_bytes=chip.hbm_bytes).questions()[0].cluster.chip.hbm_bytes == chip.hbm_bytes
+    assert request(memory_bytes=chip.hbm_bytes).cases()[0].cluster.chip.hbm_bytes == chip.hbm_bytes

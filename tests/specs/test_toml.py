@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from partita.specs import Chip, Cluster, Constant, Format, PhysicalAxis, Profile, Region, parse_cluster
 from partita.specs.catalogue import profile
-from partita.specs.cluster_text import cluster_toml
-from partita.specs.fabric import Kind
+from partita.specs.hardware import Kind
 from partita.specs.profile import LeftOut
+from partita.specs.toml import cluster_toml
 
 FIGURE = st.floats(1e-3, 1e18)
 SECONDS = st.floats(1e-9, 10.0)

@@ -1,4 +1,4 @@
-"""`Engine.load`, what is refused: of plans before a model is opened, of prompts, of weights; and number formats.
+"""`Engine.load`; what is refused: of plans before a model is opened, of prompts, of weights; number formats.
 
 Which of them a run has: said, planned, or what its devices are fast in.
 """

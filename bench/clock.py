@@ -24,7 +24,7 @@ from partita.cost.setting import Setting
 from partita.engine.devices import devices_for
 from partita.measure.calibrate.run import calibrate
 from partita.measure.clock import clock
-from partita.planner.survey import mesh_of, survey
+from partita.planner.layouts_to_time import layouts_to_time, mesh_of
 from partita.specs import Formats, Model, Workload, catalogue_model
 
 MODELS = (
@@ -76,7 +76,9 @@ def main() -> None:
     for model in MODELS:
         workload = Workload(prompt=16, output=1, batch=8, context=32)
         settings = [Setting(model, cluster, shape, formats, workload) for cluster in clusters]
-        wanted = [p for phase in ("prefill", "decode") for p in survey(settings[0], phase, asked.layouts)]
+        wanted = [
+            p for phase in ("prefill", "decode") for p in layouts_to_time(settings[0], phase, asked.layouts)
+        ]
         again = [each.priced_in(settings[1]) for each in wanted]
         apart += [
             abs(b.estimate.step_seconds / a.estimate.step_seconds - 1)

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from partita.engine.devices import devices_for
 from partita.measure.launches import Steps
-from partita.planner.survey import mesh_of
+from partita.planner.layouts_to_time import mesh_of
 from partita.program.options import RunOptions, overlap_of
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh

@@ -29,8 +29,8 @@ def partita_rate(seconds: float) -> dict[str, Any]:
 
     Making the rows of the space is part of what is timed; reading the catalogue is not.
     """
-    from partita.planner.space import axis_roles, cluster_topology, rows
-    from partita.planner.table import passes
+    from partita.planner.space import Space, axis_roles, cluster_topology, rows
+    from partita.planner.tables import Pricing, passes
     from partita.specs.cluster import parse_cluster
     from partita.specs.formats import Formats
     from partita.specs.resolve import resolve_model
@@ -42,24 +42,15 @@ def partita_rate(seconds: float) -> dict[str, Any]:
         """Legal configurations of a round, and the fastest decode step among them."""
         count, best = 0, {"step_ms": np.inf}
         for phase in ("decode", "prefill"):
-            kinds = axis_roles(model, topology, phase)
-            counts = rows(topology, len(kinds), MOST_AXES)
-            queries = 1 if phase == "decode" else NEW_TOKENS
-            space = (phase, kinds, counts, BATCHES)
-            for each in passes(
-                model,
-                cluster.chip,
-                topology,
-                formats,
-                *space,
-                queries=queries,
-                context=np.array(contexts, dtype=float),
-            ):
+            roles = axis_roles(model, topology, phase)
+            space = Space(model, topology, phase, roles, rows(topology, len(roles), MOST_AXES))
+            pricing = Pricing(cluster.chip, formats, 1 if phase == "decode" else NEW_TOKENS)
+            for each in passes(space, pricing, BATCHES, np.array(contexts, dtype=float)):
                 count += int(each.legal.sum()) * len(contexts)
                 shape = (*each.legal.shape, len(contexts))
-                parts = {name: np.broadcast_to(getattr(each.bound, name), shape) for name in SECONDS}
+                parts = {name: np.broadcast_to(getattr(each.time, name), shape) for name in SECONDS}
                 parts |= {name: np.broadcast_to(getattr(each.step, name), shape) for name in BYTES}
-                took = np.where(each.legal[:, :, None], each.bound.step_seconds, np.inf)
+                took = np.where(each.legal[:, :, None], each.time.step_seconds, np.inf)
                 at = np.unravel_index(np.argmin(took), shape)
                 if phase == "decode" and took[at] * 1e3 < best["step_ms"]:
                     best = {"step_ms": took[at] * 1e3} | {name: part[at] for name, part in parts.items()}

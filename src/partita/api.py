@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from partita.errors import InputError
-from partita.planner.basis import Basis, parse_basis
 from partita.planner.chips import parse_clusters
-from partita.planner.pair import Objective, parse_objective
+from partita.planner.pair import Basis, Objective, parse_basis, parse_objective
 from partita.planner.plan import Plan, best_plan
 from partita.planner.request import PlanRequest
 from partita.sharding.mesh import Mesh, parse_mesh

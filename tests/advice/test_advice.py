@@ -10,7 +10,7 @@ from partita.advice.advice import Advice
 from partita.advice.sensitivity import WHAT
 from partita.planner import Plan, make_plan
 from partita.planner.saved import SavedPlan
-from partita.planner.traffic import server_of
+from partita.planner.serving import server_of
 from partita.specs import Formats
 from partita.specs.traffic import Traffic
 

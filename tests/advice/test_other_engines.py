@@ -9,7 +9,8 @@ from jax.sharding import PartitionSpec
 from tests.planner.pairs import pair_of
 from tests.planner.settings import palm, setting
 
-from partita.advice.other_engines import EngineFlags, in_other_terms, other_engines, partition_specs
+from partita.advice.gpu_engines import EngineFlags
+from partita.advice.jax_engines import in_other_terms, other_engines, partition_specs
 from partita.cost.prediction import Setting
 from partita.planner.pair import Pair
 from partita.sharding.mesh import parse_mesh

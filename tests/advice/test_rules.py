@@ -10,10 +10,11 @@ from tests.planner.pairs import NAMED, phase_of
 from tests.planner.settings import palm, setting
 from tests.sizes import examples
 
-from partita.advice.rules import Rule, broken_rules, mesh_rule
+from partita.advice.rule import Rule
+from partita.advice.rules import broken_rules
 from partita.cost.prediction import Phase, Prediction, predict
-from partita.sharding.mesh import Mesh, parse_mesh
-from partita.specs import Formats, Workload, parse_cluster
+from partita.sharding.mesh import Mesh
+from partita.specs import Formats, Workload
 
 INT8 = Formats(weights="int8")
 
@@ -170,16 +171,6 @@ def test_weights_that_fit_nowhere_name_the_chips_they_take():
     least = int(rule.alternative.split(" take ")[1].split(" ")[0])
     room = memory["capacity"] - memory.get("runtime", 0)
     assert least * room >= 8 * memory["weights"] > (least - 1) * room
-
-
-def test_the_mesh_takes_all_chips():
-    cluster = parse_cluster("tpu-v4:2x2x2")
-    assert mesh_rule(Mesh.of((2, 4)), cluster) is None
-    rule = mesh_rule(parse_mesh("x=2,y=2"), cluster)
-    assert rule is not None
-    assert (rule.hard, rule.size, rule.needed) == (True, 8, 4)
-    assert "x=2,y=2,z=2" in rule.alternative
-    assert mesh_rule(parse_mesh("x=2,y=2"), cluster, stages=2) is None
 
 
 # -- all of them ----------------------------------------------------------------------------------------

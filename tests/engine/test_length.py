@@ -83,11 +83,12 @@ def test_a_long_prompt_in_chunks_is_written_whole(tokens: int):
     parameters = parameters_of(programs)
     cache = jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype, device=t.sharding), shapes)
     prompt = np.random.default_rng(0).integers(WINDOWED.vocabulary, size=(1, tokens))
-    token: Any = None
+    logits: Any = None
     for start in range(0, tokens, CHUNK):
         chunk, counts = prompt[:, start : start + CHUNK], [np.array([n], np.int32) for n in (start, CHUNK)]
-        token, cache = compiled(parameters, cache, np.asarray(chunk, np.int32), *counts)
-    assert 0 <= int(token[0]) < WINDOWED.vocabulary
+        logits, cache = compiled(parameters, cache, np.asarray(chunk, np.int32), *counts)
+    assert logits.shape == (1, 1, programs.padded["V"])
+    assert np.isfinite(np.asarray(logits)[..., : WINDOWED.vocabulary]).all()
     keys = [np.asarray(pair[0].value) for pair in cache]
     assert all(np.isfinite(each).all() and (abs(each).max(axis=2) > 0).all() for each in keys)  # all written
 

@@ -15,7 +15,7 @@ from partita.measure import clock as module
 from partita.measure.calibrate.machine import machine
 from partita.measure.clock import ClockedStep, PhaseClock, clock
 from partita.measure.stopwatch import Timed
-from partita.planner.basis import expected
+from partita.planner.pair import expected
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_roles
 from partita.specs import Chip, Cluster, Constant, Formats, PhysicalAxis, Profile, Workload

@@ -1,8 +1,7 @@
 """Pairs of layouts by name, priced on the storage they share. Knows nothing about choosing."""
 
 from partita.cost.prediction import Phase, Prediction, Setting, predict
-from partita.planner.basis import Basis
-from partita.planner.pair import Pair
+from partita.planner.pair import Basis, Pair
 from partita.sharding.layout import plan_storage
 from partita.sharding.roles import parse_layout
 

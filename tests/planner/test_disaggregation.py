@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from partita.errors import InputError
-from partita.planner.basis import Basis
 from partita.planner.chips import parse_clusters
 from partita.planner.disaggregation import DisaggregatedPlan, plan_disaggregated
+from partita.planner.pair import Basis
 from partita.planner.request import PlanRequest
 from partita.specs import Cluster, Formats, Workload, catalogue_model
 from partita.specs.units import format_seconds

@@ -11,8 +11,8 @@ from partita.cost.prediction import Phase
 from partita.planner.chips import parse_clusters
 from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier, over_batches, undominated
-from partita.planner.phases import Tables, price
 from partita.planner.request import PlanRequest
+from partita.planner.tables import Tables, price
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")

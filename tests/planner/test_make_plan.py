@@ -12,7 +12,7 @@ from tests.planner.settings import palm, setting
 from partita.cost.prediction import Prediction, Setting, predict, reshard_seconds
 from partita.errors import InputError
 from partita.planner import BATCHES, Objective, Plan, PlanRequest, best_plan, make_plan
-from partita.planner.basis import BASES, Basis
+from partita.planner.pair import BASES, Basis
 from partita.planner.search import ALIKE
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import parse_mesh

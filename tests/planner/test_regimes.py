@@ -1,6 +1,4 @@
-"""The paper's regimes: their figures, and options in place of them."""
-
-from typing import Any
+"""The paper's regimes: their figures, and where each comes from."""
 
 import pytest
 
@@ -11,7 +9,7 @@ from partita.planner.regimes import REGIMES, Regime, regime
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
-from partita.specs import Formats, catalogue_model, parse_cluster
+from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 
 
 def test_the_regimes_are_the_papers():
@@ -38,21 +36,15 @@ def test_every_figure_has_its_source(preset: Regime):
         assert "arXiv 2211.05102" in source or source.startswith("ours: ")
 
 
-def test_its_workload():
-    workload = regime(" Interactive ").workload()
-    assert (workload.prompt, workload.prefix, workload.output) == (1984, 1920, 64)
-    assert (workload.batch, workload.prefill_batch, workload.context) == (64, 1, 2048)
-    more = regime("offline").workload(context=4096, chunk=512, samples=4)
-    assert (more.context, more.chunk, more.samples, more.prompt) == (4096, 512, 4, 1984)
-
-
 def priced(name: str, prefill: str, decode: str) -> Pair:
     """PaLM 540B on the paper's 64 chips, in layouts of Table 2."""
     preset = regime(name)
     mesh = Mesh("xyz", (4, 4, 4))
     formats = Formats(weights=preset.weights, kv=preset.kv)
+    sizes = ("prompt", "prefix", "output", "batch", "prefill_batch")
+    workload = Workload(**{size: getattr(preset, size) for size in sizes})
     cluster = parse_cluster("tpu-v4:4x4x4")
-    setting = Setting(catalogue_model("palm-540b"), cluster, mesh, formats, preset.workload())
+    setting = Setting(catalogue_model("palm-540b"), cluster, mesh, formats, workload)
     layouts = parse_layout(prefill, mesh.axes), parse_layout(decode, mesh.axes)
     storage = plan_storage(setting.model, mesh, *layouts)
     return Pair(
@@ -70,36 +62,6 @@ def test_no_bound_is_above_what_the_paper_measured():
     long = priced("long-context", "ws2d/heads", "ws2d/batch")
     assert long.decode.fits
     assert long.decode.max_context > 32_768
-
-
-def test_given_options_replace_the_regimes_own():
-    offline = regime("offline")
-    assert offline.with_options() == offline.with_options(batch=None, prompt=None) == offline
-    changed = offline.with_options(prompt=512, weights="int8", batch=None)
-    assert (changed.prompt, changed.weights, changed.output, changed.batch) == (512, "int8", 64, 512)
-    # a source that speaks of a replaced figure is gone
-    assert set(changed.sources) == {"objective", "kv"}
-    assert offline.prompt == 1984
-
-
-def test_a_smaller_batch_is_prefilled_in_one_go():
-    offline = regime("offline")
-    assert offline.with_options(batch=32).prefill_batch == 32
-    assert offline.with_options(batch=32, prefill_batch=8).prefill_batch == 8
-    assert offline.with_options(batch=1024).prefill_batch == 512
-    assert regime("interactive").with_options(batch=32).prefill_batch == 1
-
-
-@pytest.mark.parametrize("options", [{"name": "mine"}, {"sources": {}}, {"promt": 5}])
-def test_what_is_no_option_is_refused(options: dict[str, Any]):
-    with pytest.raises(TypeError, match="no options of a regime"):
-        regime("offline").with_options(**options)
-
-
-def test_a_value_out_of_range_is_refused_by_the_workload():
-    with pytest.raises(InputError, match="at least 1") as caught:
-        regime("offline").with_options(output=-1).workload()
-    assert caught.value.field == "output"
 
 
 @pytest.mark.parametrize(

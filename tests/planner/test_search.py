@@ -9,9 +9,9 @@ from tests.sizes import some
 
 from partita.errors import InputError
 from partita.planner import Case, Objective, PlanRequest, best_of
-from partita.planner.load import server
-from partita.planner.phases import price
 from partita.planner.search import best_pairs, by_storage, keeps_limits
+from partita.planner.serving import server
+from partita.planner.tables import price
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
@@ -82,8 +82,8 @@ def test_only_rows_of_one_storage_are_paired(seed: int):
         assert not decode & set(mine.tolist())
         decode |= set(mine.tolist())
         prefill |= set(theirs.tolist())
-    assert len(decode) == len(tables.decode.counts)
-    assert len(prefill) == len(tables.prefill.counts)
+    assert len(decode) == len(tables.decode.space.counts)
+    assert len(prefill) == len(tables.prefill.space.counts)
 
 
 def test_of_equals_the_one_with_fewest_axes_is_taken():

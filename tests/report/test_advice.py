@@ -10,11 +10,12 @@ from tests.report.shown import text_of
 
 from partita.advice.compare import Comparison, Figure, compare
 from partita.advice.crossover import Crossover, crossovers
-from partita.advice.other_engines import EngineFlags, other_engines, partition_specs
+from partita.advice.gpu_engines import EngineFlags
+from partita.advice.jax_engines import other_engines, partition_specs
 from partita.advice.rule import Rule
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import Sensitivity, sensitivities
-from partita.planner.basis import Basis
+from partita.planner.pair import Basis
 from partita.report import advice
 from partita.report.compare import comparison, label
 from partita.specs import Formats, format_bytes, format_seconds

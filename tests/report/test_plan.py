@@ -10,9 +10,9 @@ from tests.report.shown import text_of
 from partita.advice.advice import Advice
 from partita.cost.prediction import reshard_seconds
 from partita.planner import Plan, best_plan, make_plan
-from partita.planner.basis import Basis
 from partita.planner.chips import parse_clusters
 from partita.planner.disaggregation import plan_disaggregated
+from partita.planner.pair import Basis
 from partita.planner.request import PlanRequest
 from partita.report.plan import plan as shown
 from partita.report.predictions import NO_PROFILE, phase_text, step_text

@@ -4,6 +4,7 @@ import pytest
 
 from partita.errors import InputError
 from partita.sharding import ATTENTION_NAMES, FFN_NAMES, parse_layout, parse_roles
+from partita.sharding.roles import AxisRoles, splits_heads
 
 
 @pytest.mark.parametrize(
@@ -109,3 +110,20 @@ def test_a_layout_with_a_part_missing_or_too_many_is_refused(text: str, field: s
     with pytest.raises(InputError) as caught:
         parse_layout(text, "xyz")
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("weights", "stored", "tokens"),
+    [
+        ("e", "e", False),
+        ("f", "f", False),
+        ("e-gathered", "e", True),
+        ("f-gathered", "f", True),
+        ("replica", "", True),
+    ],
+)
+def test_gathered_weights_are_stored_apart_and_used_where_tokens_are_split(weights, stored, tokens):
+    role = AxisRoles(weights, "batch")
+    assert (role.stored, role.splits_tokens) == (stored, tokens)
+    assert splits_heads(role) == (stored == "f")
+    assert splits_heads(AxisRoles(weights, "heads"))

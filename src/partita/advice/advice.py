@@ -12,18 +12,17 @@ from typing import Any
 
 from partita.advice.compare import compare
 from partita.advice.crossover import Crossover, crossovers
-from partita.advice.other_engines import in_other_terms
+from partita.advice.jax_engines import in_other_terms
 from partita.advice.rule import Rule
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import Sensitivity, sensitivities
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Setting
 from partita.planner.disaggregation import DisaggregatedPlan
-from partita.planner.load import server
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan
-from partita.planner.traffic import Server
+from partita.planner.serving import Server, server
 from partita.specs.traffic import Traffic
 
 _RIVALS = 12

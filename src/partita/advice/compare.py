@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from partita.cost.prediction import Prediction
-from partita.planner.basis import Basis
-from partita.planner.pair import Pair
+from partita.planner.pair import Basis, Pair
 from partita.planner.saved import setting_as_json
 
 
@@ -35,7 +34,7 @@ class Figure:
 
     @property
     def change(self) -> float | None:
-        """Of b against a: 0.1 is 10% more; None where a is 0."""
+        """The relative change from a to b, 0.1 for 10% more; None where a is 0."""
         return self.b / self.a - 1 if self.a else None
 
     @property
@@ -61,7 +60,7 @@ class Comparison:
     """What differs between two plans."""
 
     setting: dict[str, tuple[Any, Any]]
-    """Of model, cluster, mesh, formats and workload: dotted name -> the value of a and of b."""
+    """The fields of model, cluster, mesh, formats and workload that differ: dotted name -> both values."""
     layouts: dict[str, tuple[str, str]]
     """Phase -> the layouts of a and of b, equal ones too."""
     figures: tuple[Figure, ...]
@@ -118,8 +117,8 @@ def _times(a: Pair, b: Pair) -> Iterator[Figure]:
         yield Figure("price_per_million_output_tokens", "currency", *paid, "lower")
     yield Figure("throughput", "tokens/s", _throughput(a), _throughput(b), "higher")
     for phase in ("prefill", "decode"):
-        mine, theirs = (_mfu(getattr(pair, phase), pair.basis) for pair in (a, b))
-        yield Figure(f"{phase}_mfu", "share", mine, theirs, "higher")
+        first, second = (_mfu(getattr(pair, phase), pair.basis) for pair in (a, b))
+        yield Figure(f"{phase}_mfu", "share", first, second, "higher")
 
 
 def _mfu(prediction: Prediction, basis: Basis) -> float:

@@ -1,7 +1,9 @@
 """How far the next crossover is: the batch, context or prompt at which another layout would be better.
 
 For one phase at a time: layouts are compared by the time of a step, the bound or the estimate, and one that
-no longer fits loses to any that does. Knows nothing about where the other layouts come from.
+no longer fits loses to any that does. Where to look is forecast from what a step is made of: every operation
+is scaled by the dims it has, sequences B, new tokens L, cached positions S. That leaves out that tokens are
+split otherwise where there are too few, so the forecast only says where to look.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from partita.advice.forecast import likely
+from partita.cost.estimate import estimate
 from partita.cost.prediction import Phase, Prediction, Setting
-from partita.errors import InputError
-from partita.planner.basis import BASES, Basis, step_seconds
+from partita.cost.roofline import bound
+from partita.planner.pair import BASES, Basis, step_seconds
 
 Quantity = Literal["batch", "context", "prompt"]
 QUANTITIES: dict[Phase, tuple[Quantity, ...]] = {
@@ -46,7 +48,7 @@ class Crossover:
     gains: float
     """Part of the chosen layout's step that the other saves at `value`; 0 where it only fits."""
     bound_gains: float
-    """The same by the bound, whichever time they are compared by."""
+    """That part by the bound, whichever time they are compared by."""
     basis: Basis = "bound"
 
     def __str__(self) -> str:
@@ -95,32 +97,16 @@ def crossovers(
     return found
 
 
-def next_crossover(
-    chosen: Prediction,
-    candidates: Sequence[Prediction],
-    quantity: Quantity,
-    *,
-    up: bool = True,
-    evaluations: int = 72,
-    basis: Basis = "bound",
-) -> Crossover | None:
-    """The smallest larger (or largest smaller) value at which a candidate is better; None if none is found.
-
-    A forecast (`screen.py`) picks the candidates to look at, at most `RIVALS`, and where to look first. From
-    there steps of a factor 4 (16 where none is forecast) until one is better, or nothing fits; then bisection
-    against those that were, down to the exact value or until `evaluations` steps were priced: `still` says
-    how far it was pinned down. A candidate that is better only between two of the steps is not seen; tokens
-    that do not divide make such gaps close to a crossover. Raises InputError on `quantity` where the phase's
-    step does not depend on it.
-    """
-    if quantity not in QUANTITIES[chosen.phase]:
-        accepted = ", ".join(QUANTITIES[chosen.phase])
-        raise InputError("quantity", quantity, f"{chosen.phase} has {accepted}")
-    return _Search(chosen, candidates, quantity, evaluations, basis).run(up)
-
-
 class _Search:
-    """One search to one side; counts the steps it prices."""
+    """One search to one side, for the nearest value at which a candidate is better.
+
+    A forecast picks the candidates to look at, at most `RIVALS`, and where to look first. From there the
+    value grows (or shrinks) by a factor of 4 a step, of 16 where nothing is forecast, until a candidate is
+    better or nothing fits; then bisection against those that were, down to the exact value or until
+    `evaluations` steps were priced: `Crossover.still` says how far it was pinned down. A candidate that is
+    better only between two of the steps is not seen; tokens that do not divide make such gaps close to a
+    crossover.
+    """
 
     def __init__(
         self,
@@ -161,15 +147,15 @@ class _Search:
         return self.crossover(here, good, bad, better)
 
     def crossover(self, here: int, good: int, bad: int, better: list[Prediction]) -> Crossover:
-        mine = self.price(self.chosen, bad)
+        chosen = self.price(self.chosen, bad)
         priced = (self.price(c, bad) for c in better)
         best = min(priced, key=lambda p: (not p.fits, step_seconds(p, self.basis)))
         gains, bound_gains = (
-            1 - step_seconds(best, basis) / step_seconds(mine, basis) for basis in (self.basis, BASES[0])
+            1 - step_seconds(best, basis) / step_seconds(chosen, basis) for basis in (self.basis, BASES[0])
         )
-        faster = mine.fits and gains > 0
+        faster = chosen.fits and gains > 0
         return Crossover(
-            phase=mine.phase,
+            phase=chosen.phase,
             quantity=self.quantity,
             here=here,
             value=bad,
@@ -183,10 +169,10 @@ class _Search:
 
     def better_at(self, value: int, rivals: Sequence[Prediction]) -> tuple[list[Prediction], bool]:
         """Those of `rivals` that are better at a value, and whether anything fits there."""
-        mine = self.price(self.chosen, value)
+        chosen = self.price(self.chosen, value)
         priced = [(rival, self.price(rival, value)) for rival in rivals]
-        some_fit = mine.fits or any(there.fits for _, there in priced)
-        return [rival for rival, there in priced if some_fit and _better(there, mine, self.basis)], some_fit
+        some_fit = chosen.fits or any(there.fits for _, there in priced)
+        return [rival for rival, there in priced if some_fit and _better(there, chosen, self.basis)], some_fit
 
     def price(self, prediction: Prediction, value: int) -> Prediction:
         """The same layout for another batch, context or prompt."""
@@ -207,13 +193,13 @@ def _better(one: Prediction, other: Prediction, basis: Basis) -> bool:
 
 
 def _steps(here: int, up: bool, first: int | None) -> Iterator[int]:
-    """From what is forecast first, where that lies beyond `here`, to the end of what is looked at."""
-    value, basis = here, 16 if first is None else 4
+    """The values looked at: first what is forecast, where that lies beyond `here`, then on to the end."""
+    value, factor = here, 16 if first is None else 4
     if first is not None and first not in (here, 0):
         value = min(first, MOST)
         yield value
     while value < MOST if up else value > 1:
-        value = min(basis * value, MOST) if up else value // basis or 1
+        value = min(factor * value, MOST) if up else value // factor or 1
         yield value
 
 
@@ -230,3 +216,69 @@ def _sized(setting: Setting, phase: Phase, quantity: Quantity, value: int) -> Se
         sizes["context"] = max(workload.context, value + workload.output)
         sizes["prefix"] = min(workload.prefix, value - 1)  # at least one token of a prompt is new
     return replace(setting, workload=workload.resized(**sizes))
+
+
+Numbers = np.ndarray
+
+_GROWING = ("flops", "needed_flops", "moved_bytes", "sent_bytes")
+"""Counts of an operation that grow with its dims."""
+_GROWS = {"batch": "B", "context": "S", "prompt": "LS"}
+"""Dims that each quantity is a factor of; in a prefill the positions attended to are the prompt's own."""
+
+
+def forecast(
+    prediction: Prediction, quantity: str, factors: Numbers, basis: Basis = "bound"
+) -> tuple[Numbers, Numbers]:
+    """Seconds of a step and bytes of a chip, at each factor times the quantity."""
+    peaks, letters = prediction.setting.peaks, _GROWS[quantity]
+    # keys and values grow with positions and sequences, however many queries there are
+    cached = factors ** len({"B", "S"}.intersection(letters))
+    entries = []
+    for entry in prediction.step.ledger.entries:
+        dims = {dim for sharding in (*entry.before, entry.after) for dim in sharding.dims}
+        grown = factors ** len(dims.intersection(letters))
+        counts = {name: grown * float(n) for name in _GROWING if (n := getattr(entry, name))}
+        if entry.kv_bytes:
+            counts["kv_bytes"] = cached * float(entry.kv_bytes)
+        if entry.second and not entry.weight_bytes:
+            counts["second"] = cached * float(entry.second)
+        entries.append(replace(entry, **counts) if counts else entry)
+    ledger = prediction.step.ledger
+    sequences = ledger.sequences * (factors if "B" in letters else 1)
+    ledger = replace(ledger, entries=entries, sequences=sequences)
+    profile = prediction.setting.cluster.profile
+    if basis == "bound" or profile is None:
+        seconds = bound(ledger, peaks).step_seconds
+    else:
+        seconds = estimate(ledger, peaks, profile).step_seconds
+    held = prediction.memory_bytes
+    growing = held["activations"] * (factors if letters != "S" else 1) + held["kv"] * factors
+    return seconds, held["weights"] + held["runtime"] + growing
+
+
+def likely(
+    chosen: Prediction,
+    rivals: Sequence[Prediction],
+    quantity: str,
+    factors: Numbers,
+    most: int,
+    basis: Basis = "bound",
+) -> tuple[list[Prediction], float | None]:
+    """The rivals forecast to be better first along `factors`, at most `most`; and where the first of them is.
+
+    Those that are never forecast to be follow in the order of the time they come nearest. None where there is
+    no forecast.
+    """
+    capacity = chosen.memory_bytes["capacity"]
+    seconds, held = forecast(chosen, quantity, factors, basis)
+    order: list[tuple[tuple[int, float], Prediction]] = []
+    for rival in rivals:
+        its_seconds, needs = forecast(rival, quantity, factors, basis)
+        fits = needs <= capacity
+        better = fits & ((its_seconds < seconds) | (held > capacity))
+        first = int(better.argmax()) if better.any() else len(factors)
+        order.append(((first, float(np.min(its_seconds / seconds))), rival))
+    order.sort(key=lambda entry: entry[0])
+    first = order[0][0][0] if order else len(factors)
+    place = float(factors[first]) if first < len(factors) else None
+    return [rival for _, rival in order[:most]], place

@@ -1,13 +1,19 @@
 """One rule that a layout breaks or bends: what, by how much, what it costs and what would keep it.
 
-Knows nothing about which rules there are; `rules.py` lists those of a prediction.
+What keeping a rule would save is priced by the bound and, where a plan goes by it, by the estimate.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
+from partita.cost.estimate import estimate
+from partita.cost.ledger import Entry
+from partita.cost.prediction import Prediction
+from partita.cost.roofline import bound
+from partita.planner.pair import Basis, expected, step_seconds
 from partita.specs.units import format_bytes, format_seconds
 
 
@@ -30,7 +36,7 @@ class Rule:
     step_seconds: float = 0.0
     """Bound of one step less the bound of a step that keeps the rule, everything else the same."""
     expected_seconds: float | None = None
-    """The same of the estimate; None where that was not asked."""
+    """The difference of the estimates; None where that was not asked."""
 
     @property
     def price(self) -> str:
@@ -72,3 +78,37 @@ def nearest_divisors(size: int, ways: int) -> list[int]:
     below = [d for d in divisors if d < ways]
     above = [d for d in divisors if d > ways]
     return [*([max(below)] if below else []), *([min(above)] if above else [])]
+
+
+Saved = dict[str, float]
+_NAMES: dict[Basis, str] = {"bound": "step_seconds", "estimate": "expected_seconds"}
+
+
+def nothing_saved(basis: Basis) -> Saved:
+    """Seconds saved where no step keeps the rule."""
+    return {_NAMES[each]: 0.0 for each in _both(basis)}
+
+
+def saved(prediction: Prediction, other: Prediction, basis: Basis, part: float = 1.0) -> Saved:
+    """Seconds of a step that `other` saves, or `part` of them; nothing where it takes longer."""
+    return {
+        _NAMES[each]: max(0.0, part * (step_seconds(prediction, each) - step_seconds(other, each)))
+        for each in _both(basis)
+    }
+
+
+def saved_of_each(prediction: Prediction, basis: Basis, change: Callable[[Entry], Entry]) -> Saved:
+    """Seconds of a step that a change of every operation saves a chip of the longest stage."""
+    ledger, peaks = prediction.step.ledger, prediction.setting.peaks
+    both = ledger, replace(ledger, entries=[change(entry) for entry in ledger.entries])
+    before, after = (float(bound(each, peaks).step_seconds) for each in both)
+    found = {"step_seconds": max(0.0, before - after)}
+    if basis == "estimate":
+        profile = expected(prediction).profile
+        before, after = (float(estimate(each, peaks, profile).step_seconds) for each in both)
+        found["expected_seconds"] = max(0.0, before - after)
+    return found
+
+
+def _both(basis: Basis) -> tuple[Basis, ...]:
+    return ("bound",) if basis == "bound" else ("bound", basis)

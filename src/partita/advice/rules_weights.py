@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from partita.advice.rule import Rule, either, nearest_divisors
-from partita.advice.rule_price import saved
+from partita.advice.rule import Rule, either, nearest_divisors, saved
 from partita.cost.prediction import Prediction, padded_dims, predict
-from partita.planner.basis import Basis
+from partita.planner.pair import Basis
 from partita.sharding.layout import Storage, product
 from partita.sharding.spec import parse
 from partita.specs.model import Model

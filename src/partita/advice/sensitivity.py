@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.cost.prediction import Setting
 from partita.errors import InputError
-from partita.planner.basis import Basis
+from partita.planner.pair import Basis
 from partita.specs.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _change(
     basis: Basis,
     bound: Sensitivity | None = None,
 ) -> Sensitivity:
-    """By either time: of the pair before, the same after, and what would then be chosen."""
+    """One change by the bound or the estimate: the pair before and after, and what would then be chosen."""
     pair, same, other = pairs
     before, after = (_good(replace(each, basis=basis), objective) for each in (pair, same))
     if other is None:

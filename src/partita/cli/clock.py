@@ -85,7 +85,7 @@ def _predictions(asked: Clocking) -> list[Prediction]:
     if asked.dtype not in cluster.chip.peak_flops:
         known = ", ".join(name for name in ("f32", "bf16") if name in cluster.chip.peak_flops)
         raise InputError("dtype", asked.dtype, f"{cluster.name} has no peak for it; accepted here: {known}")
-    from partita.planner.survey import mesh_of, survey
+    from partita.planner.layouts_to_time import layouts_to_time, mesh_of
     from partita.sharding.mesh import parse_mesh
 
     mesh = mesh_of(cluster.shape) if asked.mesh is None else parse_mesh(asked.mesh)
@@ -100,7 +100,10 @@ def _predictions(asked: Clocking) -> list[Prediction]:
     check_model(model)
     _ = setting.peaks  # refuses a mesh that is not the cluster's
     if run is None:
-        found = [*survey(setting, "prefill", asked.layouts), *survey(setting, "decode", asked.layouts)]
+        found = [
+            *layouts_to_time(setting, "prefill", asked.layouts),
+            *layouts_to_time(setting, "decode", asked.layouts),
+        ]
     else:
         found = [predict(setting, "prefill", run.prefill), predict(setting, "decode", run.decode)]
         short = next((each for each in found if not each.fits), None)

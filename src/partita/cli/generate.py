@@ -14,6 +14,7 @@ from partita.cli.output import progress_bar, show_json, show_note
 from partita.engine.load import EngineRequest, Placement
 from partita.errors import InputError
 from partita.program.options import RunOptions, overlap_of
+from partita.specs.sampling import Sampling
 
 if TYPE_CHECKING:
     from partita.checkpoints.protocol import Checkpoint
@@ -99,23 +100,24 @@ def command(
     json: o.AsJson = False,
 ) -> None:
     """Generate text with a model split over this machine's devices."""
-    sampling = s.read_sampling(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        logit_bias=logit_bias,
-        stop=stop,
-        stop_token_ids=stop_token_ids,
-        ignore_eos=ignore_eos,
-        logprobs=logprobs,
-        n=n,
-        seed=seed,
-    )
+    with s.named_as_options():
+        sampling = Sampling(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=s.read_biases(logit_bias),
+            stop=stop or (),
+            stop_token_ids=() if stop_token_ids is None else s.token_ids("stop_token_ids", stop_token_ids),
+            ignore_eos=ignore_eos,
+            logprobs=logprobs,
+            n=n,
+            seed=seed,
+        )
     run_options = RunOptions(overlap_of(overlap))
     if sampling.greedy and (given := s.drawn_only(sampling)):
         show_note(f"at temperature 0 the likeliest token is always taken: {', '.join(given)} change nothing")

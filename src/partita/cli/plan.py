@@ -18,10 +18,10 @@ from partita.cli.output import progress_console, show, show_json
 from partita.errors import InputError
 from partita.files import check_place, write_whole
 from partita.planner import regimes
-from partita.planner.basis import parse_basis
 from partita.planner.chips import parse_clusters
 from partita.planner.disaggregation import DisaggregatedPlan, plan_disaggregated
 from partita.planner.frontier import over_batches
+from partita.planner.pair import parse_basis
 from partita.planner.plan import Plan, best_plan
 from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SavedPlan, load_plan

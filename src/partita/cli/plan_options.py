@@ -11,8 +11,7 @@ from typing import Annotated, get_args
 import typer
 
 from partita.errors import InputError
-from partita.planner.basis import BASES
-from partita.planner.pair import Objective, parse_objective
+from partita.planner.pair import BASES, Objective, parse_objective
 from partita.planner.regimes import REGIMES, Regime
 from partita.planner.request import formats_of
 from partita.specs.formats import Float, Format, Formats

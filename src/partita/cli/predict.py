@@ -6,7 +6,7 @@ from partita.cli import options as o
 from partita.cli.output import show, show_json
 from partita.cost.prediction import Prediction, predict
 from partita.cost.setting import Phase, Setting
-from partita.planner.misfit import alone_fits
+from partita.planner.infeasible import alone_fits
 from partita.sharding.roles import parse_roles
 from partita.specs.workload import Workload
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
@@ -45,31 +46,19 @@ Samples = Annotated[int, typer.Option("--n", help="Samples of the prompt, which 
 Seed = Annotated[int | None, typer.Option("--seed", help="Of the randomness; another each time by default.")]
 
 
-def read_sampling(
-    *, logit_bias: str | None, stop: Sequence[str] | None, stop_token_ids: str | None, **others: Any
-) -> Sampling:
-    """The settings that the options give. Raises InputError naming the option."""
+@contextmanager
+def named_as_options() -> Iterator[None]:
+    """Errors in a field of `Sampling` name its option."""
     try:
-        return Sampling(
-            logit_bias=_biases(logit_bias),
-            stop=stop or (),
-            stop_token_ids=token_ids("stop_token_ids", stop_token_ids) if stop_token_ids is not None else (),
-            **others,
-        )
+        yield
     except InputError as error:
-        raise _named(error) from None
+        raise InputError(error.field.replace("_", "-"), error.value, error.message) from None
 
 
 def check_tokens(sampling: Sampling, vocabulary: int) -> None:
     """Raises InputError naming the option for a token that the vocabulary does not have."""
-    try:
+    with named_as_options():
         sampling.check_tokens(vocabulary)
-    except InputError as error:
-        raise _named(error) from None
-
-
-def _named(error: InputError) -> InputError:
-    return InputError(error.field.replace("_", "-"), error.value, error.message)
 
 
 def drawn_only(sampling: Sampling) -> list[str]:
@@ -86,7 +75,8 @@ def token_ids(field: str, text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _biases(text: str | None) -> dict[int, float]:
+def read_biases(text: str | None) -> dict[int, float]:
+    """Reads `50=-100,7=2.5`; none unless given. Raises InputError naming the field."""
     found: dict[int, float] = {}
     for part in (text or "").split(",") if text is not None else ():
         token, _, bias = part.partition("=")

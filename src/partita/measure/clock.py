@@ -18,7 +18,7 @@ from partita.measure.calibrate import matmul
 from partita.measure.calibrate.machine import Machine, machine
 from partita.measure.launches import Steps
 from partita.measure.stopwatch import Timed, time_each
-from partita.planner.basis import basis_of, expected, step_seconds
+from partita.planner.pair import basis_of, expected, step_seconds
 from partita.sharding.layout import Storage
 
 _ROOM = 0.5

@@ -1,151 +1,155 @@
-"""Rows of the space as one layout: every role of every slot is a mesh axis, of size 1 where it is not played.
+"""Many layouts of one phase as one: every role of every segment is a mesh axis, of size 1 where it is idle.
 
-Since an axis of one chip costs nothing, one pass of the program over this layout prices all rows. Axes here
-have names of their own, one letter of any alphabet, and sizes that are arrays [rows, batches]. Mirrors what
-`sharding.layout.resolve` does for one mesh of known sizes; knows no prices.
+Since an axis of one chip costs nothing, one pass of the program over this layout prices all rows of a space.
+Axes here have names of their own, one letter of any alphabet, and sizes that are arrays [rows, batches]. Only
+sizes are worked out here: what axes split, and in which order, follows the rules of `sharding.layout`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from partita.cost.links import Links
-from partita.planner.heads import Part, cut_heads
-from partita.planner.space import AxisRoles, Counts, Segment, Topology
-from partita.sharding.layout import Layout, Storage
-from partita.sharding.roles import Roles
+from partita.planner.space import Segment, Space, Topology
+from partita.sharding.layout import AxisUse, Layout, arrange, arrange_storage, fill
+from partita.sharding.padding import padded_heads, whole_shares
+from partita.sharding.roles import AxisRoles, Roles, prefers_k, splits_heads
 from partita.specs.model import Model
 
-_LETTERS = [chr(code) for code in range(ord("a"), 0x500) if chr(code).islower()]
+_NAMES = [chr(code) for code in range(ord("a"), 0x500) if chr(code).islower()]
 _NO_ROLES = Roles("", "", (), ())
 
 
 @dataclass(frozen=True)
-class Axis:
-    """An axis: the part of a slot's role that splits sequences, query tokens or nothing, and K or G heads."""
+class Axis(AxisUse):
+    """One axis of all rows: chips of a segment, and their number in every row at every batch."""
 
-    name: str
     segment: int
-    kind: AxisRoles
-    tokens: str  # what it splits of the tokens: "b", "l" or "" for nothing
-    heads: str  # which dim of the heads it splits where it splits heads: "k", "g", else ""
-    sizes: np.ndarray  # [rows, batches], either of them 1 where it does not matter
-    trades: bool = False  # attention splits sequences over it where the tokens around it are split otherwise
+    sizes: np.ndarray
+    """[rows, batches], either of them 1 where it does not matter."""
 
     @property
-    def part(self) -> str:
-        """What it splits, where its role leaves that open."""
-        return self.tokens + self.heads + "t" * self.trades
-
-    @property
-    def attends(self) -> str:
-        """What attention splits over it: "b", "l" (or "s", the cache, in decode), heads "k" or "g", or ""."""
-        wanted = self.kind.attention
-        if wanted == "heads":
-            return self.heads
-        if self.trades:
-            return "b"
-        if wanted == "none" or (wanted == "batch" and self.kind.splits_tokens and not self.tokens):
-            return ""
-        if wanted == "context" or self.tokens == "l":
-            return "l"
-        return "b"
+    def splits(self) -> str:
+        """What it splits of tokens and heads, and "t" where attention trades other tokens for sequences."""
+        trades = self.takes_sequences and self.roles.splits_tokens and self.tokens != "b"
+        return self.tokens + self.heads + "t" * trades
 
 
 @dataclass(frozen=True)
 class AxisSet:
     """The axes of all rows, and which rows are layouts at which batch [rows, batches]."""
 
-    letters: tuple[Axis, ...]
+    axes: tuple[Axis, ...]
     legal: np.ndarray
 
     def sizes(self) -> dict[str, np.ndarray]:
-        return {letter.name: letter.sizes for letter in self.letters}
+        return {axis.name: axis.sizes for axis in self.axes}
 
 
-def spread(
-    model: Model,
-    topology: Topology,
-    kinds: Sequence[AxisRoles],
-    counts: Counts,
-    batch: np.ndarray,
-    queries: int,
-    context: int,
-    *,
-    enough: bool,
-) -> AxisSet:
-    """The axes of `counts` [rows, slots, kinds] for the batches [1, batches] of `queries` new tokens each.
+def spread(space: Space, batch: np.ndarray, queries: int, context: int, *, enough: bool) -> AxisSet:
+    """The axes of every row for the batches [1, batches] of `queries` new tokens each.
 
     A row is no layout at a batch where a gathered axis has fewer sequences and query tokens than chips, or
     attention fewer sequences or positions; replicas without tokens to split stand idle. `enough`: only where
-    there is a sequence for every chip that tokens are split over, so that no split hangs on the batch.
+    there is a sequence for every chip that tokens are split over, so that no split depends on the batch.
     """
-    legal = np.ones((len(counts), batch.shape[1]), bool)
-    room_b, room_l = batch * np.ones((len(counts), 1)), np.full_like(legal, queries, dtype=float)
-    names, letters = iter(_LETTERS), []
+    shape = (len(space.counts), batch.shape[1])
+    legal = np.ones(shape, bool)
+    names, axes = iter(_NAMES), []
 
-    def add(part: Part, tokens: str, sizes: np.ndarray, trades: bool = False) -> None:
+    def add(share: Share, tokens: str, sizes: np.ndarray, trades: bool = False) -> None:
         if (sizes > 1).any():
-            letters.append(Axis(next(names), part.segment, part.kind, tokens, part.heads, sizes, trades))
+            over_batch = share.roles.attention == "batch" and (not share.roles.splits_tokens or tokens == "b")
+            takes = over_batch or trades
+            axes.append(Axis(next(names), share.roles, tokens, share.heads, takes, share.segment, sizes))
 
-    others: list[tuple[Part, str, np.ndarray]] = []  # that attention may yet split sequences over
-    for part in sorted(cut_heads(model, topology, kinds, counts), key=_fills):
-        segment, size = topology.segments[part.segment], part.size[:, None]
-        if not part.kind.splits_tokens:
-            add(part, "", size)
-            continue
-        if enough:
-            room_b = room_b / size
-            legal &= room_b >= 1
-            add(part, "b", size)
-            continue
-        by_b = _largest_divisor(segment, size, room_b)
-        room_b, rest = room_b / by_b, size / by_b
-        by_l = _largest_divisor(segment, rest, room_l)
-        room_l, rest = room_l / by_l, rest / by_l
-        if part.kind.stored:
-            legal &= rest == 1
-        add(part, "b", by_b)
-        for tokens, left in (("l", by_l), ("", rest)):
-            if part.kind.attention == "batch" and (left > 1).any():
-                others.append((part, tokens, left))
+    def ways(part: tuple[Share, np.ndarray], room: np.ndarray) -> np.ndarray:
+        return _largest_divisor(space.topology.segments[part[0].segment], part[1], room)
+
+    split: list[tuple[Share, np.ndarray]] = []
+    for share in sorted(share_heads(space), key=_takes_first):
+        if share.roles.splits_tokens:
+            split.append((share, share.size[:, None]))
+        else:
+            add(share, "", share.size[:, None])
+    if enough:
+        by_b, by_l = [size for _, size in split], [np.ones((1, 1))] * len(split)
+    else:
+        by_b = fill(split, batch * np.ones((shape[0], 1)), ways)
+        rest = [(share, size / over_b) for (share, size), over_b in zip(split, by_b, strict=True)]
+        by_l = fill(rest, np.full(shape, queries, dtype=float), ways)
+    others: list[tuple[Share, str, np.ndarray]] = []  # that attention may yet split sequences over
+    for (share, size), over_b, over_l in zip(split, by_b, by_l, strict=True):
+        idle = size / over_b / over_l
+        if share.roles.stored:
+            legal &= idle == 1
+        add(share, "b", over_b)
+        for tokens, left in (("l", over_l), ("", idle)):
+            if share.roles.attention == "batch" and (left > 1).any():
+                others.append((share, tokens, left))
             else:
-                add(part, tokens, left)
-    room_b = batch / _taken(letters, "b")
-    for part, tokens, size in others:
-        traded = _largest_divisor(topology.segments[part.segment], size, room_b)
-        room_b = room_b / traded
-        add(part, tokens, traded, trades=True)
-        add(part, tokens, size / traded)
-    letters.sort(key=_fills)
+                add(share, tokens, left)
+    room = batch / _taken([axis for axis in axes if axis.attends == "b"])
+    traded = fill([(share, left) for share, _, left in others], room, ways)
+    for (share, tokens, left), over_b in zip(others, traded, strict=True):
+        add(share, tokens, over_b, trades=True)
+        add(share, tokens, left / over_b)
+    axes.sort(key=_takes_first)
+    legal &= _taken([axis for axis in axes if axis.tokens == "b"]) <= batch
     for what, room in (("b", batch), ("l", context if queries == 1 else queries)):
-        legal &= _taken(letters, what) <= room
-    return AxisSet(tuple(letters), legal)
+        legal &= _taken([axis for axis in axes if axis.attends == what]) <= room
+    return AxisSet(tuple(axes), legal)
 
 
-def _fills(part: Part | Axis) -> tuple:
-    """Sorts by who takes sequences first: as in `resolve`, replicas, then what is stored on F, then on E."""
-    stored, attention = part.kind.stored, part.kind.attention
-    if not stored:  # of one slot their order is free: first whose sequences attention leaves where they are
-        return 0, part.segment, attention != "batch"
-    over_k = stored == "f" and part.heads == "k"
-    return "fe".index(stored) + 1, over_k, attention in ("batch", "context"), part.segment
+def layout(axis_set: AxisSet) -> Layout:
+    """The layout of one phase over all axes, arranged as that of a single mesh is."""
+    storage = arrange_storage(
+        {axis.name: (axis.roles,) for axis in axis_set.axes},
+        "".join(axis.name for axis in axis_set.axes if axis.heads == "k"),
+        "".join(axis.name for axis in axis_set.axes if axis.heads == "g"),
+    )
+    return arrange(axis_set.axes, storage, _NO_ROLES)
 
 
-def _taken(letters: Sequence[Axis], attends: str) -> np.ndarray:
-    """Into how many parts attention splits a dim, [rows, batches]."""
+def links(topology: Topology, axis_set: AxisSet) -> Links:
+    """How many chips of each axis lie on each level."""
+    parts = {}
+    for axis in axis_set.axes:
+        segment = topology.segments[axis.segment]
+        if segment.whole:
+            whole = axis.sizes == segment.size
+            parts[axis.name] = tuple(np.where(whole, part, 1) for part in segment.parts)
+        else:
+            parts[axis.name] = tuple(axis.sizes if part > 1 else 1 for part in segment.parts)
+    return Links(topology.levels, parts)
+
+
+def _takes_first(share: Share | Axis) -> tuple:
+    """Sorts by who takes sequences first, as `token_axes` does: replicas, then what F stores, then E."""
+    stored, trades = share.roles.stored, share.roles.trades
+    if (
+        not stored
+    ):  # of one segment their order is free: first whose sequences attention leaves where they are
+        return 0, share.segment, share.roles.attention != "batch"
+    return "fe".index(stored) + 1, stored == "f" and share.heads == "k", trades, share.segment
+
+
+def _taken(axes: Sequence[Axis]) -> np.ndarray:
+    """Into how many parts these axes split what they split, [rows, batches]."""
     taken = np.ones((1, 1))
-    for letter in letters:
-        if letter.attends == attends:
-            taken = taken * letter.sizes
+    for axis in axes:
+        taken = taken * axis.sizes
     return taken
 
 
 def _largest_divisor(segment: Segment, size: np.ndarray, room: np.ndarray) -> np.ndarray:
-    """Of each size, its largest divisor that is at most `room` [rows, batches]."""
+    """For each size, its largest divisor that is at most `room` [rows, batches]."""
     found = np.ones(np.broadcast_shapes(size.shape, room.shape))
     # few rows give this role any chips
     playing = np.nonzero(np.broadcast_to(size > 1, found.shape).any(axis=1))[0]
@@ -157,64 +161,73 @@ def _largest_divisor(segment: Segment, size: np.ndarray, room: np.ndarray) -> np
     return found
 
 
-def links(topology: Topology, found: AxisSet) -> Links:
-    """How many chips of each axis lie on each level."""
-    parts = {}
-    for letter in found.letters:
-        segment = topology.segments[letter.segment]
-        if segment.whole:
-            whole = letter.sizes == segment.size
-            parts[letter.name] = tuple(np.where(whole, part, 1) for part in segment.parts)
+# -- heads: which chips split K, the key/value heads, and which G, the queries of each ------------------
+
+
+class Share(NamedTuple):
+    """Chips of a segment in one role, `size` [rows], that split the same dim of the heads, or none ("")."""
+
+    segment: int
+    roles: AxisRoles
+    heads: str
+    size: np.ndarray
+
+
+def share_heads(space: Space) -> list[Share]:
+    """The roles of all segments; those that split heads are cut in K and G by the rule of `padded_heads`."""
+    segments, counts = space.topology.segments, space.counts
+    played = np.any(counts > 1, axis=0)
+    parts = [
+        (s, c, roles) for c, roles in enumerate(space.roles) for s in range(len(segments)) if played[s, c]
+    ]
+    cut = sorted((part for part in parts if splits_heads(part[2])), key=_splits_k_first)
+    sizes = [counts[:, s, c].astype(int) for s, c, _ in cut]
+    whole = any(segments[s].whole for s, _, _ in cut)
+    shares = dict(zip(cut, (_whole_shares if whole else _shares)(space.model, sizes), strict=True))
+    found = []
+    for part in parts:
+        (s, c, roles), over_k = part, shares.get(part)
+        if over_k is None:
+            found.append(Share(s, roles, "", counts[:, s, c]))
         else:
-            parts[letter.name] = tuple(letter.sizes if part > 1 else 1 for part in segment.parts)
-    return Links(topology.levels, parts)
+            found += [Share(s, roles, "k", over_k), Share(s, roles, "g", counts[:, s, c] / over_k)]
+    return found
 
 
-def layout(found: AxisSet, decode: bool) -> Layout:
-    """The layout of one phase over all axes, in the orders that `plan_storage` and `resolve` give them."""
+def _splits_k_first(part: tuple[int, int, AxisRoles]) -> tuple:
+    """Sorts by who splits K first, as `plan_storage` does for a mesh that the rows are joined to."""
+    segment, _, roles = part
+    return *prefers_k(roles), segment, ("e", "f", "").index(roles.stored)
 
-    def those(letters: Sequence[Axis], chosen: Callable[[Axis], bool]) -> str:
-        return "".join(letter.name for letter in letters if chosen(letter))
 
-    def leaves(letter: Axis) -> int:
-        return 4 * letter.kind.splits_tokens + 2 * (letter.kind.attention in ("batch", "context"))
+def _shares(model: Model, sizes: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """How many chips of each role split K, [rows] each: the first takes what it can of the best number."""
+    if not sizes:
+        return []
+    totals, rows = np.unique(math.prod(sizes), return_inverse=True)
+    left = np.array([_best_k(model.kv_heads, model.group, int(total)) for total in totals])[rows]
+    found = []
+    for size in sizes:
+        found.append(np.gcd(size, left))
+        left = left // found[-1]
+    return found
 
-    order = sorted(found.letters, key=leaves)
-    storage = Storage(
-        e=those(order, lambda a: a.kind.stored == "e"),
-        f=those(order, lambda a: a.kind.stored == "f"),
-        fg=those(order, lambda a: a.kind.stored == "f" and a.heads == "g"),
-        fk=those(order, lambda a: a.kind.stored == "f" and a.heads == "k"),
-        k_axes=those(order, lambda a: a.heads == "k"),
-        g_axes=those(order, lambda a: a.heads == "g"),
-        padded_axes=those(order, lambda a: bool(a.kind.stored)),
-        s_axes=those(order, lambda a: a.attends == "l" and a.kind.attention == "context"),
-    )
-    rank = {name: place for place, name in enumerate(storage.fg + storage.fk + storage.e)}
-    first = sorted(found.letters, key=lambda a: rank.get(a.name, -1))  # replicas, then as reduced and traded
-    kept = sorted(
-        (a for a in found.letters if not a.kind.splits_tokens),
-        key=lambda a: (a.kind.weights != "e", rank[a.name]),
-    )
-    split = [a for a in first if a.kind.splits_tokens]
-    by_b = sorted((a for a in split if a.tokens == "b"), key=lambda a: a.attends != "b")
-    by_l = sorted((a for a in split if a.tokens == "l"), key=lambda a: a.attends != "l")
-    stays = {a.name for a in by_b if a.attends == "b"} | {a.name for a in by_l if a.attends == "l"}
-    moves = [a for a in kept + split if a.name not in stays]
-    over_l = those(by_l, lambda a: a.name in stays) + those(moves, lambda a: a.attends == "l")
-    heads = sorted(kept, key=lambda a: a.kind.weights != "f") + split
-    return Layout(
-        roles=_NO_ROLES,
-        storage=storage,
-        e=those(kept, lambda a: a.kind.weights == "e"),
-        f=those(order, lambda a: a.kind.weights == "f"),
-        fg=those(kept, lambda a: a.kind.weights == "f" and a.heads == "g"),
-        fk=those(kept, lambda a: a.kind.weights == "f" and a.heads == "k"),
-        tokens_b=those(by_b, lambda a: True),
-        tokens_l=those(by_l, lambda a: True),
-        attn_b=those(by_b, lambda a: a.name in stays) + those(moves, lambda a: a.attends == "b"),
-        attn_l="" if decode else over_l,
-        attn_s=those(order, lambda a: a.attends == "l" and a.kind.attention == "context"),
-        attn_k=those(heads, lambda a: a.attends == "k"),
-        attn_g=those(heads, lambda a: a.attends == "g"),
-    )
+
+def _whole_shares(model: Model, sizes: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The same where a role splits K with all its chips or with none."""
+    if not sizes:
+        return []
+    every, distinct = np.stack(sizes, axis=1), {}
+    taken = np.ones_like(every)
+    for i, row in enumerate(map(tuple, every.tolist())):
+        if row not in distinct:
+            distinct[row] = whole_shares(model.kv_heads, model.group, row)
+        taken[i] = distinct[row]
+    return list(taken.T)
+
+
+@lru_cache
+def _best_k(kv: int, group: int, chips: int) -> int:
+    """How many of the chips that split heads had best split K."""
+    ways = (d for d in range(1, chips + 1) if chips % d == 0)
+    return min(ways, key=lambda k: padded_heads(kv, group, k, chips // k))

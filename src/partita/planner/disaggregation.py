@@ -16,11 +16,10 @@ import numpy as np
 from partita.cost.estimate import sending_seconds
 from partita.cost.prediction import Phase, Prediction
 from partita.errors import InputError
-from partita.planner.basis import Basis, basis_of, step_seconds, total_seconds
 from partita.planner.exact import Exact
-from partita.planner.pair import prompts_of
-from partita.planner.phases import Tables, price
+from partita.planner.pair import Basis, basis_of, prompts_of, step_seconds, total_seconds
 from partita.planner.request import PlanRequest
+from partita.planner.tables import Tables, price
 from partita.specs.cluster import Cluster
 from partita.specs.formats import BYTES
 from partita.specs.units import format_seconds
@@ -41,7 +40,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Bytes crossing between the pools in seconds: at least, and as estimated where there is a profile."""
+    """Bytes that cross between the pools, and the seconds it takes: at least, and as estimated."""
 
     bytes: float
     bound_seconds: float
@@ -83,7 +82,7 @@ class DisaggregatedPlan:
 
     @property
     def prompts_per_second(self) -> float:
-        """At most: the slower pool's, or what the links between them carry."""
+        """The most that both pools sustain: what the slower one takes or the links carry."""
         crossing = self.prefill_units * self.prefill.prediction.batch / self.transfer_seconds
         return min(self.prefill_units * self.prefill.rate, self.decode_units * self.decode.rate, crossing)
 
@@ -103,7 +102,7 @@ class DisaggregatedPlan:
 
     @property
     def latency_seconds(self) -> float:
-        """Of one request: prefill, the transfer, then all decode steps."""
+        """Seconds of one request: its prefill, the transfer, then all decode steps."""
         decode = total_seconds(self.decode.prediction, self.decode.basis)
         return self.ttft_seconds + self.transfer_seconds + decode
 
@@ -175,7 +174,7 @@ def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = No
 
 
 def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
-    """Of every cluster the unit that takes most prompts a second, unless a smaller one beats it per chip."""
+    """The unit of every cluster that takes most prompts a second, unless a smaller one beats it per chip."""
     found: list[Unit] = []
     fastest, basis = np.inf, tables[0].case.ranked_by
     for each in sorted(tables, key=lambda table: table.case.cluster.chips):
@@ -201,6 +200,7 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
                 continue
             found.append(Unit(prediction, prompts[b] / total_seconds(prediction, basis), basis))
             break
+    # of as many chips several may stay: pools are of whole units, so that a slower one may fill them as well
     kept = [u for i, u in enumerate(found) if all(u.rate / u.chips > v.rate / v.chips for v in found[:i])]
     if not kept:
         name = "max_ttft" if phase == "prefill" else "max_tpot"
@@ -229,20 +229,20 @@ def _balanced(
     For so many decode units the cost falls with every prefill unit while these or their links are the slower
     side, and rises from there.
     """
-    for theirs in range(1, (max_chips - prefill.chips) // decode.chips + 1):
-        transfer = _transfer(tables, prefill, decode, theirs)
+    for decode_units in range(1, (max_chips - prefill.chips) // decode.chips + 1):
+        transfer = _transfer(tables, prefill, decode, decode_units)
         rate = min(prefill.rate, prefill.prediction.batch / transfer.seconds(prefill.basis))
-        enough = theirs * decode.rate / rate
-        most = (max_chips - theirs * decode.chips) // prefill.chips
-        for mine in {min(max(1, int(round_(enough))), most) for round_ in (np.floor, np.ceil)}:
-            yield DisaggregatedPlan(prefill, decode, mine, theirs, transfer)
+        enough = decode_units * decode.rate / rate
+        most = (max_chips - decode_units * decode.chips) // prefill.chips
+        for prefill_units in {min(max(1, int(round_(enough))), most) for round_ in (np.floor, np.ceil)}:
+            yield DisaggregatedPlan(prefill, decode, prefill_units, decode_units, transfer)
 
 
 def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_units: int) -> Transfer:
-    """Of one prefill's keys and values crossing between the pools.
+    """What it takes one prefill's keys and values to cross between the pools.
 
     Over the slowest level of the largest cluster, every chip of the prefill unit sending its part at once, or
-    every chip of the decode pool, if they are fewer, taking one. An estimate is that of one message of each.
+    every chip of the decode pool, if they are fewer, taking one. The estimate is that of one message a chip.
     """
     setting = prefill.prediction.setting
     workload, model = setting.workload, setting.model

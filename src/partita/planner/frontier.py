@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from partita.cost.prediction import Phase, Prediction
-from partita.planner.basis import Basis, step_seconds, total_seconds
 from partita.planner.exact import Exact
-from partita.planner.pair import prompts_of
-from partita.planner.phases import COARSE_CELLS, MOST_CELLS, Tables, price
+from partita.planner.pair import Basis, prompts_of, step_seconds, total_seconds
 from partita.planner.request import BATCHES, Case
+from partita.planner.tables import COARSE_CELLS, MOST_CELLS, Tables, price
 
 _FEW = 4
-"""Cases that are looked at closely."""
+"""The most cases that are all looked at closely."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,13 @@ class Point:
 
     @property
     def seconds(self) -> float:
-        """Latency: of a decode step, or of a whole prefill."""
+        """The latency of a decode step or of a whole prefill."""
         seconds = step_seconds if self.prediction.phase == "decode" else total_seconds
         return seconds(self.prediction, self.basis)
 
     @property
     def chip_seconds_per_token(self) -> float:
-        """Of all tokens that are computed, a prompt's chunks together."""
+        """Chip-seconds over all tokens that are computed, a prompt's chunks together."""
         prediction, setting = self.prediction, self.prediction.setting
         tokens = 1 if prediction.phase == "decode" else setting.workload.new_tokens
         return setting.cluster.chips * self.seconds / (prediction.batch * tokens)
@@ -129,7 +128,7 @@ def _over_batches(case: Case) -> Case:
 
 
 def undominated(cells: Iterable[tuple]) -> list[tuple]:
-    """Of tuples that start with two numbers, those no other is as good as in both: by the first, rising."""
+    """The tuples that no other is as good as in both of their first two numbers, by the first, rising."""
     kept: list[tuple] = []
     for cell in sorted(cells, key=lambda cell: cell[:2]):
         if not kept or cell[1] < kept[-1][1]:

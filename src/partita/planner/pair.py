@@ -1,18 +1,62 @@
-"""A layout for each phase on one storage of the weights, priced together; and what a plan is to be good at.
+"""A layout for each phase on one storage of the weights, priced together, and what a plan aims at.
 
-Knows nothing about other layouts.
+A plan is searched, limited and stated by one of its two times alone, its basis: the bound or the estimate.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction, reshard_seconds
 from partita.cost.setting import Setting
 from partita.errors import InputError
-from partita.planner.basis import Basis, expected, step_seconds, total_seconds
+from partita.specs.cluster import Cluster
 from partita.specs.workload import Workload
+
+Basis = Literal["bound", "estimate"]
+BASES: tuple[Basis, ...] = ("bound", "estimate")
+
+
+def parse_basis(text: str) -> Basis:
+    """Raises InputError (field "by") where it is none of `BASES`."""
+    if text not in BASES:
+        raise InputError("by", text, f"accepted are {', '.join(BASES)}")
+    return text
+
+
+def basis_of(clusters: Iterable[Cluster], asked: Basis | None = None) -> Basis:
+    """The basis asked for, else the estimate where every cluster's profile compares layouts.
+
+    Raises InputError (field "by") where an estimate is asked for and a cluster has no profile.
+    """
+    clusters = tuple(clusters)
+    bare = next((cluster.name for cluster in clusters if cluster.profile is None), None)
+    if asked == "estimate" and bare is not None:
+        raise InputError("by", asked, f"{bare} has no efficiency profile to estimate by; bound is accepted")
+    compared = all(cluster.profile is not None and cluster.profile.compares for cluster in clusters)
+    return asked or ("estimate" if compared else "bound")
+
+
+def step_seconds(prediction: Prediction, basis: Basis) -> float:
+    """Seconds of the longest step; raises the errors of `expected`."""
+    return prediction.step_seconds if basis == "bound" else expected(prediction).step_seconds
+
+
+def total_seconds(prediction: Prediction, basis: Basis) -> float:
+    """Seconds of the whole phase; raises the errors of `expected`."""
+    return prediction.total_seconds if basis == "bound" else expected(prediction).total_seconds
+
+
+def expected(prediction: Prediction) -> PhaseEstimate:
+    """The estimate. Raises InputError (field "by") where the cluster has no profile."""
+    if prediction.estimate is None:
+        basis_of((prediction.setting.cluster,), "estimate")
+    assert prediction.estimate is not None
+    return prediction.estimate
+
 
 Objective = Literal["latency", "cost", "throughput", "context"]
 OBJECTIVES: tuple[Objective, ...] = ("latency", "cost", "throughput", "context")
@@ -42,7 +86,7 @@ class Pair:
 
     @property
     def reshard_seconds(self) -> float:
-        """Moving the prompts' keys and values between the layouts, once per prefill."""
+        """Seconds of moving the prompts' keys and values between the layouts, once per prefill."""
         profile = None if self.basis == "bound" else expected(self.decode).profile
         return reshard_seconds(self.prefill, self.decode, profile)
 
@@ -58,23 +102,23 @@ class Pair:
 
     @property
     def chunk_seconds(self) -> float:
-        """Of one prefill step."""
+        """Seconds of one prefill step."""
         return step_seconds(self.prefill, self.basis)
 
     @property
     def decode_seconds(self) -> float:
-        """Of all decode steps."""
+        """Seconds of all decode steps."""
         return total_seconds(self.decode, self.basis)
 
     @property
     def prefill_seconds(self) -> float:
-        """Until the whole decode batch has its prompts read: as many prefills as that takes."""
+        """Seconds until the whole decode batch has its prompts read, in as many prefills as that takes."""
         rounds = -(-prompts_of(self.decode.setting.workload, self.decode.batch) // self.prefill.batch)
         return rounds * (self.ttft_seconds + self.reshard_seconds)
 
     @property
     def latency_seconds(self) -> float:
-        """Of one request: its prefill, then all decode steps."""
+        """Seconds of one request: its prefill, then all decode steps."""
         return self.ttft_seconds + self.reshard_seconds + self.decode_seconds
 
     @property

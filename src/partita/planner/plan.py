@@ -15,16 +15,15 @@ from typing import Any
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
-from partita.planner.basis import Basis
 from partita.planner.frontier import Point, frontier
-from partita.planner.pair import Objective, Pair
-from partita.planner.phases import COARSE_CELLS, MOST_CELLS, NEAR, Tables, all_axes, price
-from partita.planner.reasons import reasons
-from partita.planner.refusal import refusal
+from partita.planner.infeasible import refusal
+from partita.planner.pair import Basis, Objective, Pair
 from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SCHEMA, setting_as_json
 from partita.planner.search import ALIKE, best_pairs
-from partita.planner.unranked import unranked
+from partita.planner.space import all_axes
+from partita.planner.tables import COARSE_CELLS, MOST_CELLS, NEAR, Tables, price
+from partita.planner.why import about_the_estimate, reasons
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
 
@@ -201,7 +200,7 @@ def best_of(cases: Sequence[Case], top: int = 5, progress: Callable[[Case], None
     chosen = simplest(found)
     ranked = [chosen, *(pair for _, pair in found if pair is not chosen)]
     named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, cases)), basis)
-    why = (*reasons(objective, chosen, named), *unranked(chosen, cases))
+    why = (*reasons(objective, chosen, named), *about_the_estimate(chosen, cases))
     return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
 
 

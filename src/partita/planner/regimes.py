@@ -6,13 +6,12 @@ how a preset is planned for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 from partita.errors import InputError
 from partita.planner.pair import Objective
 from partita.specs.formats import Format
 from partita.specs.wording import did_you_mean
-from partita.specs.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,42 +32,6 @@ class Regime:
     weights: Format
     kv: Format
     sources: dict[str, str]
-
-    def with_options(self, **given: object) -> Regime:
-        """The regime with options that were given in place of its own; those that are None are not given.
-
-        The name stays, the sources of replaced fields go. A given `batch` smaller than the regime's
-        prefill_batch lowers that too, unless it is given. Raises TypeError on a name that is no field.
-        """
-        changes = {name: value for name, value in given.items() if value is not None}
-        unknown = changes.keys() - {field.name for field in fields(self)} | changes.keys() & {
-            "name",
-            "sources",
-        }
-        if unknown:
-            raise TypeError(f"no options of a regime: {', '.join(sorted(unknown))}")
-        batch = changes.get("batch")
-        if isinstance(batch, int) and "prefill_batch" not in changes and batch < self.prefill_batch:
-            changes["prefill_batch"] = batch
-        kept = {
-            names: source
-            for names, source in self.sources.items()
-            if not set(names.split(", ")) & changes.keys()
-        }
-        return replace(self, **changes, sources=kept)  # pyright: ignore[reportArgumentType]
-
-    def workload(self, *, context: int | None = None, chunk: int | None = None, samples: int = 1) -> Workload:
-        """The workload, with what no regime decides; raises InputError on a field that is out of range."""
-        return Workload(
-            prompt=self.prompt,
-            prefix=self.prefix,
-            output=self.output,
-            batch=self.batch,
-            prefill_batch=self.prefill_batch,
-            context=context,
-            chunk=chunk,
-            samples=samples,
-        )
 
 
 _PAPER = "Pope et al. 2022 (arXiv 2211.05102)"

@@ -13,8 +13,7 @@ from itertools import product as every
 from partita.cost.schedule import split_layers
 from partita.cost.setting import Setting, slowest_axis, stage_of
 from partita.errors import InputError
-from partita.planner.basis import Basis, basis_of
-from partita.planner.pair import Objective, prompts_of
+from partita.planner.pair import Basis, Objective, basis_of, prompts_of
 from partita.planner.space import Topology, cluster_topology, mesh_topology
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster

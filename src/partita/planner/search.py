@@ -1,6 +1,6 @@
 """The search: the best pairs of layouts on one cluster, over all layouts, meshes and batches of the space.
 
-Phases are priced apart in tables (`phases.py`); pairs on one storage are then taken in the order of the sum
+Phases are priced apart in tables (`tables.py`); pairs on one storage are then taken in the order of the sum
 of their phases, which no pair can beat, and priced exactly until that sum passes what has been found.
 """
 
@@ -15,10 +15,10 @@ from itertools import count
 import numpy as np
 
 from partita.planner.exact import Exact
-from partita.planner.load import server
 from partita.planner.pair import Pair, prompts_of
-from partita.planner.phases import NEAR, Tables
 from partita.planner.request import Case
+from partita.planner.serving import server
+from partita.planner.tables import NEAR, Tables
 from partita.specs.model import Model
 
 ALIKE = 5e-4
@@ -64,8 +64,8 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
 
 def keeps_limits(pair: Pair, case: Case) -> bool:
     """Whether prefill and one decode step stay within the limits, and the rate is sustained."""
-    request = case.request
     tpot = pair.tpot_seconds + (pair.chunk_seconds if case.interleaved else 0.0)
+    request = case.request
     return (
         (request.max_ttft is None or pair.ttft_seconds <= request.max_ttft)
         and (request.max_tpot is None or tpot <= request.max_tpot)
@@ -82,25 +82,25 @@ def _pairs_by_least(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterab
         decode_ok = decode_ok & (tables.decode.last_seconds <= case.request.max_tpot * (1 + NEAR))
     if case.request.max_ttft is not None:
         prefill_ok = prefill_ok & (tables.prefill_seconds <= case.request.max_ttft * (1 + NEAR))
-    heap: list[tuple[float, int, int, _Sums, int, int]] = []
+    heap: list[tuple[float, int, int, _Candidates, int, int]] = []
     order = count()
     for decode_rows, prefill_rows in by_storage(tables):
         for b, batch in enumerate(case.batches):
-            sums = _Sums.of(tables, decode_rows, prefill_rows, b, decode_ok, prefill_ok)
-            if sums is not None:
-                heapq.heappush(heap, (sums.least(0, 0), next(order), batch, sums, 0, 0))
+            candidates = _Candidates.of(tables, decode_rows, prefill_rows, b, decode_ok, prefill_ok)
+            if candidates is not None:
+                heapq.heappush(heap, (candidates.least(0, 0), next(order), batch, candidates, 0, 0))
     while heap:
-        least, _, batch, sums, i, j = heapq.heappop(heap)
-        if sums.may_keep_limits(i, j, case):
-            yield least, lambda s=sums, i=i, j=j: exact.pairs(s.decode[i], s.b, s.prefill[j], s.pb[j])
-        if j + 1 < len(sums.prefill):
-            heapq.heappush(heap, (sums.least(i, j + 1), next(order), batch, sums, i, j + 1))
-        if j == 0 and i + 1 < len(sums.decode):
-            heapq.heappush(heap, (sums.least(i + 1, 0), next(order), batch, sums, i + 1, 0))
+        least, _, batch, candidates, i, j = heapq.heappop(heap)
+        if candidates.may_keep_limits(i, j, case):
+            yield least, lambda s=candidates, i=i, j=j: exact.pairs(s.decode[i], s.b, s.prefill[j], s.pb[j])
+        if j + 1 < len(candidates.prefill):
+            heapq.heappush(heap, (candidates.least(i, j + 1), next(order), batch, candidates, i, j + 1))
+        if j == 0 and i + 1 < len(candidates.decode):
+            heapq.heappush(heap, (candidates.least(i + 1, 0), next(order), batch, candidates, i + 1, 0))
 
 
 def by_storage(tables: Tables) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of every storage both phases can have, its rows in the table of decode and in that of prefill."""
+    """For every storage that both phases can have, its rows in the table of decode and in that of prefill."""
     groups: list[dict[tuple[int, ...], list[int]]] = [{}, {}]
     for group, table in zip(groups, (tables.decode, tables.prefill), strict=True):
         for row, key in enumerate(map(tuple, table.storage.tolist())):
@@ -111,8 +111,8 @@ def by_storage(tables: Tables) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 @dataclass(frozen=True)
-class _Sums:
-    """Rows of one storage at one batch, each phase's by what it adds to the objective."""
+class _Candidates:
+    """Rows of one storage at one decode batch, those of each phase by what they add to the objective."""
 
     b: int
     decode: np.ndarray  # rows
@@ -136,6 +136,7 @@ class _Sums:
         return bool(self.steps[i] + self.chunks[j] <= case.request.max_tpot * (1 + NEAR))
 
     def least(self, i: int, j: int) -> float:
+        """What the two together add to the objective at least."""
         return float(self.decode_part[i] + self.prefill_part[j])
 
     @staticmethod
@@ -146,7 +147,7 @@ class _Sums:
         b: int,
         decode_ok: np.ndarray,
         prefill_ok: np.ndarray,
-    ) -> _Sums | None:
+    ) -> _Candidates | None:
         case = tables.case
         batch, workload = case.batches[b], case.workload
         decode = decode[decode_ok[decode, b]]
@@ -182,24 +183,24 @@ class _Sums:
             chips = 1 if case.request.objective == "throughput" else case.cluster.chips
             share = chips / (batch * workload.output)
             first, second = taken * share, seconds * rounds * share
-        mine, theirs = _ascending(first), _ascending(second, seconds)
-        return _Sums(
+        by_first, by_second = _ascending(first), _ascending(second, seconds)
+        return _Candidates(
             b,
-            decode[mine],
-            first[mine],
-            prefill[theirs],
-            pb[theirs],
-            second[theirs],
+            decode[by_first],
+            first[by_first],
+            prefill[by_second],
+            pb[by_second],
+            second[by_second],
             prompts,
-            steps[mine],
-            chunks[theirs],
-            taken[mine],
-            (seconds * rounds)[theirs],
+            steps[by_first],
+            chunks[by_second],
+            taken[by_first],
+            (seconds * rounds)[by_second],
         )
 
 
 def _growing_share(model: Model, context: int) -> float:
-    """Of the cache at a context, what grows with it: that of the layers that attend to everything."""
+    """The share of the cache that grows with the context: that of the layers that attend to everything."""
     if model.window is None:
         return 1.0
     whole = model.kv_elements_per_token_layer * context * model.global_layers

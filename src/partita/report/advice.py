@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from partita.advice.crossover import Crossover
-from partita.advice.other_engines import EngineFlags
+from partita.advice.gpu_engines import EngineFlags
 from partita.advice.rule import Rule
 from partita.advice.sensitivity import WHAT, Sensitivity
 from partita.report.tables import plain_table

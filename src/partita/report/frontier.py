@@ -11,8 +11,8 @@ from rich.text import Text
 
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase
-from partita.planner.basis import Basis
 from partita.planner.frontier import Point
+from partita.planner.pair import Basis
 from partita.planner.plan import Plan
 from partita.report.plots import Panel, Series, draw, save
 from partita.report.predictions import phase_text, step_text

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from partita.advice.advice import Advice
 from partita.advice.compare import compare
-from partita.advice.other_engines import other_engines, partition_specs
+from partita.advice.jax_engines import other_engines, partition_specs
 from partita.planner.disaggregation import DisaggregatedPlan
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan

@@ -6,15 +6,22 @@ use), and how attention is split. Both hold only names; sizes enter through `Sto
 
 Query heads are written as two dims, H = K G: K key/value heads, each with a group of G query heads. An
 axis that splits heads splits either K or G, whichever pads less.
+
+The rules that turn roles into layouts are written once, for axes of any sizes: `plan_storage` and `resolve`
+apply them to a mesh, `planner.batched_layout` to many layouts at once, whose axes have arrays of sizes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
 
 from partita.sharding.mesh import Mesh
 from partita.sharding.padding import assign_heads, ceil_to, latent_sizes, product, union
-from partita.sharding.roles import Roles
+from partita.sharding.roles import AxisRoles, Roles, prefers_k, splits_heads
 from partita.specs.model import Model
 from partita.specs.parameters import parameter_table
 
@@ -81,7 +88,7 @@ class Layout:
 
     @property
     def cache(self) -> str:
-        """One layer's values [B, K, S, D]; S is dealt out (`deal.py`)."""
+        """One layer's values [B, K, S, D]; S is interleaved (`interleave.py`)."""
         return f"B_{self.attn_b} K_{self.attn_k} S_{self.attn_s} D"
 
     @property
@@ -114,54 +121,129 @@ class Layout:
         return "".join(a for a in self.attn_l if not (cached and a in self.attn_s))
 
 
-def plan_storage(model: Model, mesh: Mesh, decode: Roles, prefill: Roles) -> Storage:
-    """The one storage of both phases: where decode keeps its weights, so that decode never moves them.
+@dataclass(frozen=True)
+class AxisUse:
+    """What one phase does over one axis: its roles, and what these leave open until sizes are known."""
 
-    Within a dim the axes that must leave it (gathered in a phase, or traded for the batch by attention)
-    come last, since only the innermost can leave without a permutation.
+    name: str
+    roles: AxisRoles
+    tokens: str
+    """What it splits of the tokens: "b" sequences, "l" query tokens, "" nothing."""
+    heads: str
+    """Which dim of the heads it splits where it splits heads: "k" or "g", else ""."""
+    takes_sequences: bool
+    """Whether attention splits sequences over it."""
+
+    @property
+    def attends(self) -> str:
+        """What attention splits over it: "b", "l" (positions, or tokens as queries), "k", "g" or ""."""
+        wanted = self.roles.attention
+        if self.takes_sequences:
+            return "b"
+        if wanted == "context" or (wanted == "batch" and self.tokens == "l"):
+            return "l"
+        # projections are split by heads over an axis of F, and attention too where it has no sequences for it
+        return self.heads if wanted == "heads" or (wanted == "batch" and self.roles.weights == "f") else ""
+
+
+def arrange_storage(roles: Mapping[str, Sequence[AxisRoles]], k_axes: str, g_axes: str) -> Storage:
+    """The one storage of some phases, whose roles are given for every axis: first those of decode.
+
+    The weights lie where decode keeps them, so that decode never moves them. Within a dim the axes that must
+    leave it (gathered in a phase, or traded for the batch by attention) come last, since only the innermost
+    can leave without a permutation. `k_axes` and `g_axes` split heads in some phase.
     """
-    phases = (decode, prefill)
-    stored = {axis: role[0] for axis, role in decode.weights if role != "replica"}
-    usage = [{axis: _usage(role) for axis, role in phase.weights} for phase in phases]
-    attends = [dict(phase.attends) for phase in phases]
-
-    def leaves(axis: str) -> int:
-        gathered = sum(phase[axis] == "tokens" for phase in usage)
-        traded = sum(phase[axis] in ("batch", "context") for phase in attends)
-        return 2 * gathered + traded
-
-    order = sorted(mesh.axes, key=leaves)
-    splits_heads = [
-        axis
-        for axis in mesh.axes
-        if stored.get(axis) == "f"
-        or any(phase[axis] == "f" for phase in usage)
-        or any(phase[axis] == "heads" for phase in attends)
-    ]
-    # of assignments that are as good, K goes where attention splits heads, so that the cache is split, and
-    # last where it splits sequences, which G can be summed into; none hangs on the order of the mesh
-    splits_heads.sort(
-        key=lambda axis: (
-            *(phase[axis] != "heads" for phase in attends),
-            *(phase[axis] == "batch" for phase in attends),
-            usage[0][axis] != "f",
-            usage[0][axis] == "tokens",
-            -mesh.size[axis],
-        )
-    )
-    k_axes = assign_heads(model, mesh, splits_heads)
+    stored = {axis: phases[0].stored for axis, phases in roles.items()}
+    order = sorted(roles, key=lambda axis: sum(2 * r.splits_tokens + r.trades for r in roles[axis]))
+    over_f = [a for a in order if stored[a] == "f"]
     return Storage(
-        e="".join(a for a in order if stored.get(a) == "e"),
-        f="".join(a for a in order if stored.get(a) == "f"),
-        fg="".join(a for a in order if stored.get(a) == "f" and a not in k_axes),
-        fk="".join(a for a in order if stored.get(a) == "f" and a in k_axes),
+        e="".join(a for a in order if stored[a] == "e"),
+        f="".join(over_f),
+        fg="".join(a for a in over_f if a not in k_axes),
+        fk="".join(a for a in over_f if a in k_axes),
         k_axes=k_axes,
-        g_axes="".join(a for a in splits_heads if a not in k_axes),
+        g_axes=g_axes,
         padded_axes="".join(
-            a for a in mesh.axes if a in stored or any(phase[a] != "tokens" for phase in usage)
+            a for a in roles if stored[a] or any(not phase.splits_tokens for phase in roles[a])
         ),
-        s_axes="".join(a for a in mesh.axes if any(phase[a] == "context" for phase in attends)),
+        s_axes="".join(a for a in roles if any(phase.attention == "context" for phase in roles[a])),
     )
+
+
+def kept_axes(roles: Mapping[str, AxisRoles], storage: Storage) -> list[str]:
+    """The axes over which a phase keeps its weights split, first those of E; inside each as stored."""
+    order = [*storage.e, *storage.fg, *storage.fk, *_loose(roles, storage)]
+    return [a for dim in ("e", "f") for a in order if roles[a].weights == dim]
+
+
+def token_axes(roles: Mapping[str, AxisRoles], storage: Storage) -> list[str]:
+    """The axes over which a phase splits tokens, in the order in which they take sequences.
+
+    The embedding reduces over the axes of F into the batch, then trades those of E for it.
+    """
+    order = [*_loose(roles, storage), *storage.fg, *storage.fk, *storage.e]
+    return [a for a in order if roles[a].splits_tokens]
+
+
+def _loose(axes: Iterable[str], storage: Storage) -> list[str]:
+    """The axes over which the stored weights are replicas."""
+    return [axis for axis in axes if axis not in storage.e + storage.f]
+
+
+def arrange(axes: Sequence[AxisUse], storage: Storage, roles: Roles) -> Layout:
+    """The layout of a phase from what it does over every axis; dims are split in the cheapest order."""
+    of = {axis.name: axis for axis in axes}
+    by_axis = {axis.name: axis.roles for axis in axes}
+    kept, tokens = kept_axes(by_axis, storage), token_axes(by_axis, storage)
+    over_f = [a for a in kept if of[a].roles.weights == "f"]
+    # sequences that attention will trade for heads leave the batch, so they are its innermost axes
+    by_b = sorted((a for a in tokens if of[a].tokens == "b"), key=lambda a: of[a].roles.attention != "batch")
+    by_l = sorted((a for a in tokens if of[a].tokens == "l"), key=lambda a: not of[a].roles.trades)
+    stay_b = [a for a in by_b if of[a].attends == "b"]
+    stay_l = [a for a in by_l if of[a].attends == "l"]
+    # after the axes already there, those that are reduced, then those that are traded
+    more = [a for a in kept + tokens if a not in stay_b and a not in stay_l]
+    heads = sorted(kept, key=lambda a: of[a].roles.weights != "f") + tokens
+    return Layout(
+        roles=roles,
+        storage=storage,
+        e="".join(a for a in kept if of[a].roles.weights == "e"),
+        f="".join(a for a in (*storage.e, *storage.f, *_loose(of, storage)) if a in over_f),
+        fg="".join(a for a in over_f if a not in storage.k_axes),
+        fk="".join(a for a in over_f if a in storage.k_axes),
+        tokens_b="".join(by_b),
+        tokens_l="".join(by_l),
+        attn_b="".join(stay_b + [a for a in more if of[a].attends == "b"]),
+        attn_l="".join(stay_l + [a for a in more if of[a].attends == "l"]),
+        attn_s="".join(a for a in of if of[a].roles.attention == "context"),
+        attn_k="".join(a for a in heads if of[a].attends == "k"),
+        attn_g="".join(a for a in heads if of[a].attends == "g"),
+    )
+
+
+A = TypeVar("A")
+N = TypeVar("N", float, np.ndarray)
+
+
+def fill(axes: Iterable[A], room: N, ways: Callable[[A, N], N]) -> list[N]:
+    """How many ways each axis, in order, splits `room` items: what `ways` makes of it and the room left."""
+    found: list[N] = []
+    for axis in axes:
+        found.append(ways(axis, room))
+        room = room / found[-1]
+    return found
+
+
+def plan_storage(model: Model, mesh: Mesh, decode: Roles, prefill: Roles) -> Storage:
+    """The one storage of both phases on a mesh; see `arrange_storage`."""
+    phases = decode.by_axis, prefill.by_axis
+    roles = {axis: tuple(phase[axis] for phase in phases) for axis in mesh.axes}
+    over_heads = sorted(
+        (axis for axis in mesh.axes if splits_heads(*roles[axis])),
+        key=lambda axis: (*prefers_k(*roles[axis]), -mesh.size[axis]),
+    )
+    k_axes = assign_heads(model, mesh, over_heads)
+    return arrange_storage(roles, k_axes, "".join(a for a in over_heads if a not in k_axes))
 
 
 def resolve(roles: Roles, storage: Storage, mesh: Mesh, batch: int, queries: int) -> Layout:
@@ -171,59 +253,27 @@ def resolve(roles: Roles, storage: Storage, mesh: Mesh, batch: int, queries: int
     (the batch is kept whole). Attention over an axis the batch is too small for falls back to the split
     projections have there: heads, query tokens, or none. Context never does: what is too short is padded.
     """
-    size, usage, attends = mesh.size, {a: _usage(r) for a, r in roles.weights}, dict(roles.attends)
-    loose = "".join(a for a in mesh.axes if a not in storage.e + storage.f)
-    heads_order = storage.fg + storage.fk
-    order = storage.e + heads_order + loose
-    kept = {kind: [a for a in order if usage[a] == kind] for kind in ("e", "f")}
-    # the embedding reduces over the axes of f into the batch, then trades those of e for it: this order
-    tokens = [a for a in loose + heads_order + storage.e if usage[a] == "tokens"]
-    tokens_b = _fill(tokens, size, batch, taken=1)
-    tokens_l = _fill([a for a in tokens if a not in tokens_b], size, queries, taken=1)
-    # sequences that attention will trade for heads leave the batch, so they are its innermost axes
-    tokens_b = "".join(sorted(tokens_b, key=lambda a: attends[a] != "batch"))
-    tokens_l = "".join(sorted(tokens_l, key=lambda a: attends[a] not in ("batch", "context")))
+    by_axis, size = roles.by_axis, mesh.size
 
-    split: dict[str, str] = {a: attends[a] for a in mesh.axes}
-    by_cost = kept["e"] + kept["f"] + tokens  # after the axes already there, those reduced, then traded
-    stay_b = [a for a in tokens_b if split[a] == "batch"]
-    wanted = [a for a in by_cost if split[a] == "batch" and a not in tokens_b]
-    more_b = _fill(wanted, size, batch, taken=product(size, "".join(stay_b)))
-    stay_l = [a for a in tokens_l if split[a] in ("batch", "context") and a not in more_b]
-    more_l = [a for a in by_cost if split[a] == "context" and a not in tokens_l]
-    attn_b, attn_l = "".join(stay_b) + more_b, "".join(stay_l + more_l)
-    heads = [
-        a
-        for a in kept["f"] + kept["e"] + tokens
-        if split[a] == "heads" or (usage[a] == "f" and split[a] != "none" and a not in attn_b + attn_l)
+    def taken(axes: list[str], room: float) -> list[str]:
+        """The axes, in order, that as a whole still divide `room` items into shards of at least one."""
+        ways = fill(axes, room, lambda axis, left: size[axis] if size[axis] <= left else 1)
+        return [axis for axis, way in zip(axes, ways, strict=True) if way == size[axis]]
+
+    split = token_axes(by_axis, storage)
+    by_b = taken(split, batch)
+    by_l = taken([a for a in split if a not in by_b], queries)
+    over_batch = [a for a in kept_axes(by_axis, storage) + split if by_axis[a].attention == "batch"]
+    stay = [a for a in over_batch if a in by_b]
+    more = taken([a for a in over_batch if a not in by_b], batch / product(size, "".join(stay)))
+    axes = [
+        AxisUse(
+            name=a,
+            roles=by_axis[a],
+            tokens="b" if a in by_b else "l" if a in by_l else "",
+            heads="k" if a in storage.k_axes else "g" if a in storage.g_axes else "",
+            takes_sequences=a in stay + more,
+        )
+        for a in mesh.axes
     ]
-    return Layout(
-        roles=roles,
-        storage=storage,
-        e="".join(kept["e"]),
-        f="".join(a for a in storage.e + storage.f + loose if a in kept["f"]),
-        fg="".join(a for a in kept["f"] if a not in storage.k_axes),
-        fk="".join(a for a in kept["f"] if a in storage.k_axes),
-        tokens_b=tokens_b,
-        tokens_l=tokens_l,
-        attn_b=attn_b,
-        attn_l=attn_l,
-        attn_s="".join(a for a in mesh.axes if split[a] == "context"),
-        attn_k="".join(a for a in heads if a in storage.k_axes),
-        attn_g="".join(a for a in heads if a in storage.g_axes),
-    )
-
-
-def _usage(role: str) -> str:
-    """How a phase uses an axis: weights stay split on "e" or "f", or it splits "tokens"."""
-    return role if role in ("e", "f") else "tokens"
-
-
-def _fill(axes: list[str], size: dict[str, int], room: int, taken: int) -> str:
-    """The axes, in order, that still divide `room` items into shards of at least one."""
-    found = ""
-    for axis in axes:
-        if taken * size[axis] <= room:
-            found += axis
-            taken *= size[axis]
-    return found
+    return arrange(axes, storage, roles)

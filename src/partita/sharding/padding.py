@@ -1,12 +1,10 @@
-"""Sizes padded so that a split divides: how many shards axes make, and which dim of heads pads least.
-
-Knows nothing about phases, roles or which axes a layout chose.
-"""
+"""Sizes padded so that a split divides: how many shards axes make, and which dim of heads pads least."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from partita.sharding.mesh import Mesh
 from partita.specs.model import Latent, Model
@@ -40,21 +38,32 @@ def union(first: str, second: str) -> str:
     return first + "".join(axis for axis in second if axis not in first)
 
 
-def assign_heads(model: Model, mesh: Mesh, axes: list[str]) -> str:
-    """Which of `axes` split K (the others split G): least padded heads, then least KV a chip, then in all.
+def padded_heads(kv: int, group: int, over_k: int, over_g: int) -> tuple[int, int, int]:
+    """What K heads split `over_k` ways and their groups split `over_g` ways cost, the least of which is best.
 
-    Of those that are as good, the one with the first axes.
+    Padded heads in all, then K heads of a chip, then K heads in all.
     """
-    size = mesh.size
-    alone = "".join(a for a in axes if size[a] == 1)  # these split nothing, whichever dim they are given
-    axes = [a for a in axes if size[a] > 1]
+    padded = ceil_to(kv, over_k)
+    return padded * ceil_to(group, over_g), padded // over_k, padded
 
-    def cost(k_axes: str) -> tuple[int, int, int]:
-        shards = product(size, k_axes)
-        kv = ceil_to(model.kv_heads, shards)
-        group = ceil_to(model.group, product(size, "".join(a for a in axes if a not in k_axes)))
-        return kv * group, kv // shards, kv
 
-    # the first axes first: of assignments that are as good, K goes to these
-    subsets = ("".join(chosen) for chosen in itertools.product(*((axis, "") for axis in axes)))
-    return min(subsets, key=cost) + alone
+def whole_shares(kv: int, group: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """For each axis the ways it splits K: its size or, where it splits G instead, 1.
+
+    Of those that are as good by `padded_heads`, the ones where the first axes split K.
+    """
+    total = math.prod(sizes)
+
+    def cost(shares: tuple[int, ...]) -> tuple[int, int, int]:
+        over_k = math.prod(shares)
+        return padded_heads(kv, group, over_k, total // over_k)
+
+    return min(itertools.product(*((size, 1) if size > 1 else (1,) for size in sizes)), key=cost)
+
+
+def assign_heads(model: Model, mesh: Mesh, axes: Sequence[str]) -> str:
+    """Which of `axes` split K, as `whole_shares` has it; the others split G."""
+    sizes = [mesh.size[a] for a in axes]
+    shares = whole_shares(model.kv_heads, model.group, sizes)
+    alone = [a for a, size in zip(axes, sizes, strict=True) if size == 1]  # these split nothing in either
+    return "".join([a for a, share in zip(axes, shares, strict=True) if share > 1] + alone)

@@ -7,7 +7,7 @@ roles, `x=e,y=f,z=f-gathered`. Knows nothing about models or batches; `layout.py
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from partita.errors import InputError
 
@@ -25,6 +25,47 @@ FFN_NAMES = ("ws1d", "ws2d", "wg-x", "wg-xy", "wg-xyz")
 ATTENTION_NAMES = ("heads", "batch", "context")
 
 
+class AxisRoles(NamedTuple):
+    """The roles that a mesh axis plays in one phase."""
+
+    weights: WeightRole
+    attention: AttentionRole
+
+    @property
+    def stored(self) -> str:
+        """What this axis splits the stored weights on: "e", "f" or, for replicas, nothing."""
+        return "" if self.weights == "replica" else self.weights[0]
+
+    @property
+    def splits_tokens(self) -> bool:
+        """Whether tokens are split over it, its weights gathered before use or replicas."""
+        return self.weights not in ("e", "f")
+
+    @property
+    def trades(self) -> bool:
+        """Whether attention wants its sequences or positions split over it."""
+        return self.attention in ("batch", "context")
+
+
+def splits_heads(*phases: AxisRoles) -> bool:
+    """Whether some weight or attention splits heads over an axis with these roles, first those of decode."""
+    return phases[0].stored == "f" or any(r.weights == "f" or r.attention == "heads" for r in phases)
+
+
+def prefers_k(*phases: AxisRoles) -> tuple[bool, ...]:
+    """Sorts axes with these roles, first those of decode, by which of them split the key/value heads first.
+
+    Of assignments that are as good, K goes where attention splits heads, so that the cache is split, and last
+    where it splits sequences, which G can be summed into.
+    """
+    return (
+        *(phase.attention != "heads" for phase in phases),
+        *(phase.attention == "batch" for phase in phases),
+        phases[0].weights != "f",
+        phases[0].splits_tokens,
+    )
+
+
 @dataclass(frozen=True)
 class Roles:
     """Roles of every mesh axis in one phase, in the mesh's order, and the names they were given by."""
@@ -33,6 +74,12 @@ class Roles:
     attention: str
     weights: tuple[tuple[str, WeightRole], ...]
     attends: tuple[tuple[str, AttentionRole], ...]
+
+    @property
+    def by_axis(self) -> dict[str, AxisRoles]:
+        """Both roles of every axis."""
+        attends = dict(self.attends)
+        return {axis: AxisRoles(role, attends[axis]) for axis, role in self.weights}
 
     def __str__(self) -> str:
         return f"{self.ffn}/{self.attention}"

@@ -19,7 +19,7 @@ from partita.engine.collectives import move
 from partita.measure.calibrate.machine import Machine
 from partita.measure.calibrate.matmul import filled
 from partita.measure.stopwatch import Run
-from partita.planner.phases import prime_factors
+from partita.planner.space import prime_factors
 from partita.sharding.mesh import Mesh
 from partita.sharding.reshard import Step, reshard
 from partita.sharding.spec import parse

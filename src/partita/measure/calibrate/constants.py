@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.measure.calibrate.machine import Machine
 from partita.measure.fit import Fit, Measurement, fit
-from partita.planner.phases import prime_factors
+from partita.planner.space import prime_factors
 from partita.specs.profile import COLLECTIVES, Constant, Profile, term_of
 
 _WIDEST = 10.0

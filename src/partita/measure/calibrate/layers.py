@@ -15,7 +15,7 @@ from partita.cost.setting import Phase, Setting
 from partita.measure.calibrate.machine import Machine
 from partita.measure.launches import Steps
 from partita.measure.stopwatch import Run
-from partita.planner.survey import mesh_of
+from partita.planner.layouts_to_time import mesh_of
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles, parse_layout

@@ -1,4 +1,4 @@
-"""The survey against every combination of roles on a mesh, each priced alone."""
+"""The layouts to be timed against every combination of roles on a mesh, each priced alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.planner.test_brute_force import a_case as drawn
 
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
-from partita.planner.basis import Basis, step_seconds
-from partita.planner.survey import mesh_of, survey
+from partita.planner.layouts_to_time import layouts_to_time, mesh_of
+from partita.planner.pair import Basis, step_seconds
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole
 from partita.specs import Cluster, PhysicalAxis, Workload
@@ -69,7 +69,7 @@ def every(seed: int, phase) -> tuple[Prediction, ...]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_first_is_the_best_of_all(seed: int, phase, basis: Basis):
     best = min(step_seconds(each, basis) for each in every(seed, phase) if each.fits)
-    found = survey(a_setting(seed), phase, 8, basis)
+    found = layouts_to_time(a_setting(seed), phase, 8, basis)
     assert best * (1 - 1e-9) <= step_seconds(found[0], basis) <= best * 1.001
 
 
@@ -77,7 +77,7 @@ def test_the_first_is_the_best_of_all(seed: int, phase, basis: Basis):
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_they_ascend_from_the_best_to_bad_ones_and_differ(seed: int, phase, basis: Basis):
-    found = survey(a_setting(seed), phase, 12, basis)
+    found = layouts_to_time(a_setting(seed), phase, 12, basis)
     seconds = [step_seconds(each, basis) for each in found]
     assert 1 <= len(found) <= 12  # where the host takes most of a step, all may be alike
     assert all(later > 1.01 * before for before, later in itertools.pairwise(seconds))
@@ -91,13 +91,13 @@ def test_they_ascend_from_the_best_to_bad_ones_and_differ(seed: int, phase, basi
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_no_more_are_given_than_asked_for(count: int):
-    found = survey(a_setting(2), "decode", count, "estimate")
+    found = layouts_to_time(a_setting(2), "decode", count, "estimate")
     assert len(found) == count
-    assert found[0] == survey(a_setting(2), "decode", 12, "estimate")[0]
+    assert found[0] == layouts_to_time(a_setting(2), "decode", 12, "estimate")[0]
 
 
 def test_a_quarter_of_the_others_come_from_directly_behind_the_best():
-    few, many, all_ = (survey(a_setting(2), "decode", count, "bound") for count in (3, 9, 10_000))
+    few, many, all_ = (layouts_to_time(a_setting(2), "decode", count, "bound") for count in (3, 9, 10_000))
     roles = [[each.layout.roles for each in found] for found in (few, many, all_)]
     assert len(all_) > 20
     assert roles[1][:3] == roles[2][:3]
@@ -112,7 +112,7 @@ def test_layouts_that_do_not_fit_are_left_out():
     total = min(each.memory_bytes["total"] for each in every(0, "decode"))
     chip = setting.cluster.chip.model_copy(update={"hbm_bytes": max(total, whole // 2)})
     small = replace(setting, cluster=setting.cluster.model_copy(update={"chip": chip}))
-    found = survey(small, "decode", 10, "bound")
+    found = layouts_to_time(small, "decode", 10, "bound")
     assert found
     assert all(each.fits for each in found)
     fits = [p for each in every(0, "decode") if (p := predict(small, "decode", each.layout.roles)).fits]
@@ -124,17 +124,17 @@ def test_a_model_that_fits_nowhere_has_none():
     setting = a_setting(0)
     chip = setting.cluster.chip.model_copy(update={"hbm_bytes": 1000})
     small = replace(setting, cluster=setting.cluster.model_copy(update={"chip": chip}))
-    assert survey(small, "decode", 10) == survey(small, "prefill", 10) == ()
+    assert layouts_to_time(small, "decode", 10) == layouts_to_time(small, "prefill", 10) == ()
 
 
 def test_without_a_profile_layouts_go_by_the_bound_and_no_estimate_can_be_asked_for():
     setting = a_setting(0)
     bare = replace(setting, cluster=setting.cluster.model_copy(update={"profile": None}))
-    assert [each.layout for each in survey(bare, "decode", 5)] == [
-        each.layout for each in survey(setting, "decode", 5, "bound")
+    assert [each.layout for each in layouts_to_time(bare, "decode", 5)] == [
+        each.layout for each in layouts_to_time(setting, "decode", 5, "bound")
     ]
     with pytest.raises(InputError, match="no efficiency profile") as caught:
-        survey(bare, "decode", 5, "estimate")
+        layouts_to_time(bare, "decode", 5, "estimate")
     assert caught.value.field == "by"
 
 

@@ -1,25 +1,23 @@
-"""What a steady stream of requests costs a server, and how much of it the server sustains.
+"""A plan under load: what a steady stream of requests costs a server, and how much of it the server sustains.
 
 The server has a fixed number of slots. Its decode step writes one token for every slot and takes the same
 time however many are filled; a slot that has written its request's last token takes the next request at
 once; between steps the server prefills. Everything here is a long-run mean that follows from counting: no
-queue is simulated, and only `mean_prefill_wait` assumes how requests arrive. Knows nothing about layouts:
-times are given to it, and its figures are bounds or estimates as those times are.
+queue is simulated and nothing is assumed of how requests arrive. Its figures are bounds or estimates as the
+times are that it is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from partita.specs.traffic import Traffic, lengths_of
-
-if TYPE_CHECKING:
-    from partita.planner.pair import Pair
+from partita.planner.pair import Pair, step_seconds
+from partita.specs.traffic import Traffic
 
 Numbers = float | NDArray[np.float64]
 SECONDS_PER_HOUR = 3600
@@ -47,12 +45,12 @@ class Server:
 
     @property
     def decode_seconds(self) -> Numbers:
-        """Of the whole server for one request: samples x mean_output x step_seconds / slots."""
+        """Seconds that the server decodes for one request: samples x mean_output x step_seconds / slots."""
         return self.samples * self.mean_output * self.step_seconds / self.slots
 
     @property
     def seconds_per_request(self) -> Numbers:
-        """Of the whole server, slots full: prefill_seconds + decode_seconds."""
+        """Seconds of the whole server for one request, slots full: prefill_seconds + decode_seconds."""
         return self.prefill_seconds + self.decode_seconds
 
     @property
@@ -71,17 +69,17 @@ class Server:
 
     @property
     def output_tokens_per_second(self) -> Numbers:
-        """At the highest rate: requests_per_second x samples x mean_output."""
+        """Output tokens per second at the highest rate: requests_per_second x samples x mean_output."""
         return self.requests_per_second * self.samples * self.mean_output
 
     @property
     def chip_seconds_per_request(self) -> Numbers:
-        """At the highest rate: chips x seconds_per_request."""
+        """Chip-seconds of one request at the highest rate: chips x seconds_per_request."""
         return self.chips * self.seconds_per_request
 
     @property
     def chip_seconds_per_output_token(self) -> Numbers:
-        """At the highest rate: chip_seconds_per_request / (samples x mean_output)."""
+        """Chip-seconds of a token at the highest rate: chip_seconds_per_request / (samples x mean_output)."""
         return self.chip_seconds_per_request / (self.samples * self.mean_output)
 
     def utilisation(self, rate: Numbers) -> Numbers:
@@ -120,7 +118,7 @@ class Server:
     def price_per_million_output_tokens(
         self, price_per_chip_hour: Numbers, rate: Numbers | None = None
     ) -> Numbers:
-        """In the currency of `price_per_chip_hour`: chips are paid by the hour, whether used or not.
+        """The price, in that of a chip's hour: chips are paid by the hour, whether used or not.
 
         price x chips / 3600 x 10^6 / (output tokens per second), at the highest rate or at `rate`.
         """
@@ -200,38 +198,31 @@ def mean_slot_context(traffic: Traffic) -> float:
     return float(met @ (traffic.prompt + (traffic.output + 1) / 2) / met.sum())
 
 
-def mean_longest(tokens: ArrayLike, weight: ArrayLike, draws: int) -> float:
-    """Mean of the longest of `draws` independent lengths: the steps of a batch that waits for its longest.
+def server(pair: Pair, traffic: Traffic | None) -> Server:
+    """The server that a pair makes for its own workload, or for the requests of `traffic`."""
+    if traffic is None:
+        return server_of(pair)
+    setting, batch = pair.decode.setting, pair.prefill.batch
 
-    tokens [n] come with shares weight [n]. With F(t) the share that is not longer than t: the sum over t of
-    t (F(t)^draws - F(t - 1)^draws). Over the mean length it says what refilling slots at once saves.
-    """
-    lengths = lengths_of(tokens, weight)
-    reached = np.minimum(np.cumsum(lengths.weight), 1) ** draws
-    reached[-1] = 1
-    return float(lengths.tokens @ np.diff(reached, prepend=0))
+    def seconds(prompt: int, prefix: int) -> float:
+        """Seconds of one prompt, its keys and values moved to decode's layout."""
+        context = max(setting.workload.context, prompt + 1)
+        sizes = {"prompt": prompt, "prefix": prefix, "context": context}
+        changed = pair.priced_in(replace(setting, workload=setting.workload.resized(**sizes)))
+        return (changed.ttft_seconds + changed.reshard_seconds) / batch
 
+    def prefill(prompt: np.ndarray, prefix: np.ndarray) -> np.ndarray:
+        return np.array([seconds(int(p), int(x)) for p, x in zip(prompt, prefix, strict=True)])
 
-def mean_prefill_wait(
-    rate: Numbers, seconds: ArrayLike, weight: ArrayLike, step_seconds: Numbers = 0.0
-) -> Numbers:
-    """Mean seconds that a request waits before its prefill starts, by a queue model: no bound, no estimate.
+    def step(context: float) -> float:
+        workload = setting.workload.resized(context=max(1, round(context)))
+        return step_seconds(pair.decode.priced_in(replace(setting, workload=workload)), pair.basis)
 
-    Assumes that requests arrive at random (Poisson) at `rate` per second, that prompts are prefilled one at
-    a time in order of arrival and before any decoding, that prompt i of `seconds` [n] comes with share
-    `weight` [n], that decode steps of `step_seconds` fill all other time and are not broken off, and that
-    a slot is always free. Then it is an M/G/1 queue with multiple vacations:
-
-        rate E[s^2] / (2 (1 - rate E[s])) + step_seconds / 2
-
-    The first term is Pollaczek and Khinchine's, the second what is left of the step that an arrival falls
-    into (B. T. Doshi, Queueing systems with vacations: a survey, Queueing Systems 1, 1986). Infinite where
-    rate x E[s] is 1 or more; with 0 for `step_seconds`, a server that only prefills.
-    """
-    seconds, weight = np.asarray(seconds, float), np.asarray(weight, float)
-    share = weight / weight.sum()
-    load = np.asarray(rate * (seconds @ share))
-    squares = rate * (seconds**2 @ share)
-    with np.errstate(divide="ignore"):
-        queue = np.where(load < 1, squares / (2 * np.maximum(1 - load, 0)), np.inf)
-    return queue + np.asarray(step_seconds) / 2
+    return serve(
+        traffic,
+        chips=setting.cluster.chips,
+        slots=pair.decode.batch,
+        prefill_seconds=prefill,
+        step_seconds=step,
+        samples=setting.workload.samples,
+    )

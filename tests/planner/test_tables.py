@@ -9,9 +9,8 @@ from tests.sizes import some
 
 from partita.cost.prediction import Phase
 from partita.planner.exact import Exact
-from partita.planner.phases import Tables, price
-from partita.planner.space import axis_roles, cluster_topology, rows
-from partita.planner.table import Table, passes, price_table
+from partita.planner.space import Space, axis_roles, cluster_topology, rows
+from partita.planner.tables import Pricing, Table, Tables, passes, price, price_table
 from partita.specs import Formats, catalogue_model, parse_cluster
 
 CLOSE = {"rel": 1e-9, "abs": 0}
@@ -89,15 +88,17 @@ def test_chunks_are_priced_for_the_cache_that_an_average_one_sees():
 # -- the passes --------------------------------------------------------------------------------------------
 
 H100 = parse_cluster("h100:2x4")
-GROUND = cluster_topology(H100)
+TOPOLOGY = cluster_topology(H100)
 MODEL = catalogue_model("smollm2-135m")
 
 
 def a_table(phase: Phase, batches: list[int], *, queries: int, contexts: tuple[float, float] | None) -> Table:
-    kinds = axis_roles(MODEL, GROUND, phase)
-    counts = rows(GROUND, len(kinds), 2)
-    space = (MODEL, H100.chip, GROUND, Formats(), phase, kinds, counts, batches)
-    return price_table(*space, queries=queries, contexts=contexts)
+    return price_table(a_space(phase), Pricing(H100.chip, Formats(), queries), batches, contexts)
+
+
+def a_space(phase: Phase, *, gathered: bool = True) -> Space:
+    roles = axis_roles(MODEL, TOPOLOGY, phase, gathered=gathered)
+    return Space(MODEL, TOPOLOGY, phase, roles, rows(TOPOLOGY, len(roles), 2))
 
 
 @pytest.mark.parametrize(
@@ -118,16 +119,14 @@ def test_a_batch_costs_the_same_whichever_others_are_priced_with_it(
 
 
 def test_contexts_priced_in_one_pass_are_those_priced_alone():
-    kinds = axis_roles(MODEL, GROUND, "decode", gathered=False)
-    counts = rows(GROUND, len(kinds), 2)
-    space = (MODEL, H100.chip, GROUND, Formats(), "decode", kinds, counts, [1, 8, 64])
+    space, pricing, batches = a_space("decode", gathered=False), Pricing(H100.chip, Formats(), 1), [1, 8, 64]
     contexts = np.array([100.0, 1000.0, 1500.0])
-    many = np.full((len(counts), 3, 3), np.inf)
-    for each in passes(*space, queries=1, context=contexts):
+    many = np.full((len(space.counts), 3, 3), np.inf)
+    for each in passes(space, pricing, batches, contexts):
         legal = np.broadcast_to(each.legal[..., None], (*each.legal.shape, 3))
         many[each.cells] = np.where(legal, each.seconds, np.inf)
     for i, context in enumerate(contexts):
-        alone = price_table(*space, queries=1, contexts=(float(context), 2000.0))
+        alone = price_table(space, pricing, batches, (float(context), 2000.0))
         assert many[:, :, i] == pytest.approx(alone.seconds, rel=1e-12)
         assert (alone.last_seconds >= alone.seconds * (1 - 1e-12)).all()
     assert np.isfinite(many).mean() > 0.3
@@ -137,17 +136,18 @@ def test_configurations_are_the_layouts_and_no_layout_takes_for_ever():
     table = a_table("prefill", [1, 4], queries=2, contexts=None)
     assert table.configurations == np.isfinite(table.seconds).sum() < table.seconds.size
     # two prompts of two tokens cannot be split over eight chips
-    gathered = [c for c, kind in enumerate(table.kinds) if kind.weights.endswith("gathered")]
-    over = table.counts[:, :, gathered].prod(axis=(1, 2))
+    gathered = [c for c, roles in enumerate(table.space.roles) if roles.weights.endswith("gathered")]
+    over = table.space.counts[:, :, gathered].prod(axis=(1, 2))
     assert not np.isfinite(table.seconds[over > 2][:, 0]).any()
     assert np.isfinite(table.seconds[over == 8][:, 1]).any()
 
 
 def test_storage_is_what_both_phases_must_agree_on():
     table = a_table("decode", [8], queries=1, contexts=(10.0, 20.0))
-    assert table.storage.shape == (len(table.counts), 4)
-    for counts, stored in zip(table.counts, table.storage, strict=True):
+    assert table.storage.shape == (len(table.space.counts), 4)
+    for counts, stored in zip(table.space.counts, table.storage, strict=True):
         e, f = stored[:2], stored[2:]
         for segment in range(2):
-            replicas = np.prod([n for n, k in zip(counts[segment], table.kinds, strict=True) if not k.stored])
-            assert e[segment] * f[segment] * replicas == GROUND.segments[segment].size
+            given = zip(counts[segment], table.space.roles, strict=True)
+            replicas = np.prod([n for n, roles in given if not roles.stored])
+            assert e[segment] * f[segment] * replicas == TOPOLOGY.segments[segment].size

@@ -1,7 +1,7 @@
-"""Layouts of one phase on a mesh, the best and its rivals to far worse ones: what to measure a prediction by.
+"""Layouts of one phase on a mesh that are worth timing: the best, its rivals, and others to far worse ones.
 
-The rivals say whether the best is the right choice, the others whether times are foretold over all of the
-range. Knows nothing about clocks.
+The rivals say whether the best is the right choice, the others whether predicted times hold over all of the
+range.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import numpy as np
 
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase, Setting
-from partita.planner.basis import Basis, basis_of, step_seconds
 from partita.planner.exact import Exact
-from partita.planner.phases import NEAR, price, prime_factors
+from partita.planner.pair import Basis, basis_of, step_seconds
 from partita.planner.request import PlanRequest
+from partita.planner.space import prime_factors
+from partita.planner.tables import NEAR, price
 from partita.sharding.mesh import Mesh
 
 _WORST = 6.0
@@ -26,13 +27,15 @@ _APART = 1.01
 """Times as long as the next better that a layout takes at least."""
 
 
-def survey(setting: Setting, phase: Phase, count: int, basis: Basis | None = None) -> tuple[Prediction, ...]:
-    """At most `count` layouts of a phase on the setting's mesh, each in its own storage, best first.
+def layouts_to_time(
+    setting: Setting, phase: Phase, count: int, basis: Basis | None = None
+) -> tuple[Prediction, ...]:
+    """Up to `count` layouts of a phase on the setting's mesh, each in its own storage, best first.
 
     The first is the best there is, to a thousandth, and with it a quarter of the others comes from directly
     behind it; then, again and again, the farthest from those so far by the logarithm of its time, none beyond
     `_WORST` times the best. Times are by `basis`, as `basis_of` has it. Left out are layouts that do not fit
-    and those the planner does not price because they cannot be the best; where none fits, there are none.
+    and those that the planner does not price because they cannot be the best.
     """
     basis = basis_of((setting.cluster,), basis)
     ranked = _ranked(setting, phase, basis)

@@ -1,6 +1,6 @@
 """Plans by the estimate and by the bound: which one is usual, what it keeps to, and what it changes.
 
-What a plan by the bound says of estimates is in test_unranked.py.
+What a plan by the bound says of estimates is in test_why.py.
 """
 
 import json
@@ -23,10 +23,10 @@ from partita.advice.sensitivity import sensitivities
 from partita.cost.prediction import Phase, Setting
 from partita.errors import InputError
 from partita.planner import PlanRequest, best_of, best_plan, make_plan
-from partita.planner.basis import BASES, basis_of, parse_basis, step_seconds, total_seconds
 from partita.planner.chips import parse_clusters
 from partita.planner.exact import Exact
-from partita.planner.phases import price
+from partita.planner.pair import BASES, basis_of, parse_basis, step_seconds, total_seconds
+from partita.planner.tables import price
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 from partita.specs.catalogue import profile, profile_names
 from partita.specs.profile import Constant, Profile

@@ -9,10 +9,10 @@ from tests.planner.settings import setting
 
 import partita
 from partita.planner import Case, Objective, Plan, PlanRequest, best_of, best_plan, make_plan
-from partita.planner.basis import Basis, step_seconds, total_seconds
 from partita.planner.chips import parse_clusters
-from partita.planner.load import server
+from partita.planner.pair import Basis, step_seconds, total_seconds
 from partita.planner.search import keeps_limits
+from partita.planner.serving import server
 from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds, parse_cluster
 
 WHY = "ranked by the bound: profile tpu-v4 was not fitted to layouts side by side"

@@ -1,19 +1,27 @@
-"""A plan as MaxText's mesh options: each role of a mesh axis is one of its named kinds of parallelism.
+"""A plan as MaxText's mesh options and as JAX PartitionSpecs; and `other_engines`, for every engine.
 
-By the logical axis rules of MaxText's `base.yml` and `inference.yml` (github.com/AI-Hypercomputer/maxtext,
-read at 0.2.3 and later): `tensor` splits d_ff and heads, `fsdp` splits d_model for storage and tokens in use
-(the weights are gathered), `data` replicates. `ici_` counts chips inside a slice, `dcn_` those between
-slices. Knows no prices.
+MaxText: each role of a mesh axis is one of its named kinds of parallelism, by the logical axis rules of its
+`base.yml` and `inference.yml` (github.com/AI-Hypercomputer/maxtext, read at 0.2.3 and later): `tensor` splits
+d_ff and heads, `fsdp` splits d_model for storage and tokens in use (the weights are gathered), `data`
+replicates. `ici_` counts chips inside a slice, `dcn_` those between slices.
+
+PartitionSpecs: those that this project's engine uses, as text, of every weight and of each phase's tokens,
+residual and cache, for the arrays of one layer; shapes are padded as `Storage.padded` says.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
-from partita.advice.engine_flags import EngineFlags, command, serving, split
+from partita.advice.gpu_engines import EngineFlags, command, serving, sglang, split, tensorrt_llm, vllm
 from partita.cost.links import mesh_links
 from partita.planner.pair import Pair
+from partita.sharding.layout import Layout
+from partita.sharding.spec import Sharding, parse
+from partita.specs.model import Model
+from partita.specs.parameters import parameter_table, scale_name
 
 _KINDS = {"f": "tensor", "e-gathered": "fsdp", "replica": "data"}
 
@@ -88,3 +96,57 @@ def _cannot(pair: Pair) -> Iterator[str]:
     for name, size in (("heads", model.heads), ("KV heads", model.kv_heads), ("d_ff", model.d_ff)):
         if size % found.f:
             yield f"{size} {name} over {found.f} chips: JAX splits only what divides, MaxText does not pad"
+
+
+def partition_specs(pair: Pair) -> dict[str, Any]:
+    """`mesh`: axis -> chips; `weights`: name -> {"sharding", "spec"}, scales of int8 matrices too; and a
+    phase's activations likewise under `prefill` and `decode`."""
+    setting, layout = pair.decode.setting, pair.decode.layout
+    weights = {name: parse(text) for name, text in layout.storage.weights(setting.model).items()}
+    if setting.formats.weights == "int8":
+        scaled = [row for row in parameter_table(setting.model).values() if row.quantisable]
+        weights |= {scale_name(row.name): weights[row.name].only(row.channels) for row in scaled}
+    return {
+        "mesh": setting.mesh.size,
+        "weights": {name: _entry(sharding) for name, sharding in weights.items()},
+        "prefill": _activations(setting.model, pair.prefill.layout, cached=False),
+        "decode": _activations(setting.model, layout, cached=True),
+    }
+
+
+def partition_spec(sharding: Sharding) -> str:
+    """`PartitionSpec(None, ('y', 'z'), 'x')`."""
+    parts = []
+    for axes in sharding.axes:
+        names = [repr(axis) for axis in axes]
+        parts.append("None" if not names else names[0] if len(names) == 1 else f"({', '.join(names)})")
+    while parts and parts[-1] == "None":
+        parts.pop()
+    return f"PartitionSpec({', '.join(parts)})"
+
+
+def _activations(model: Model, layout: Layout, cached: bool) -> dict[str, dict[str, str]]:
+    found = {
+        "tokens": f"B_{layout.tokens_b} L",
+        "residual": layout.residual,
+        "queries": f"B_{layout.attn_b} L_{layout.queries(cached)} K_{layout.attn_k} G_{layout.attn_g} D",
+    }
+    if model.latent is None:
+        found |= {"keys": layout.keys, "values": layout.cache}
+    else:
+        found["cache"] = layout.latent_cache
+    return {name: _entry(parse(text)) for name, text in found.items()}
+
+
+def _entry(sharding: Sharding) -> dict[str, str]:
+    return {"sharding": str(sharding), "spec": partition_spec(sharding)}
+
+
+def other_engines(pair: Pair) -> list[EngineFlags]:
+    """The pair for vLLM, SGLang, TensorRT-LLM and MaxText, in this order."""
+    return [vllm(pair), sglang(pair), tensorrt_llm(pair), maxtext(pair)]
+
+
+def in_other_terms(pair: Pair) -> dict[str, Any]:
+    """JSON: `jax` (PartitionSpecs, which express every plan) and `engines`."""
+    return {"jax": partition_specs(pair), "engines": [terms.as_json() for terms in other_engines(pair)]}

@@ -1,27 +1,27 @@
-"""Servers under load: closed forms, brute force and properties."""
+"""Servers under load: closed forms, brute force and properties; a pair serves alike requests as its own."""
 
 import json
-import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.planner.settings import palm
+from tests.planner.pairs import pair_of
+from tests.planner.settings import palm, setting
 
 from partita.cost.prediction import predict
 from partita.planner.pair import Pair
-from partita.planner.traffic import (
+from partita.planner.serving import (
     Server,
-    mean_longest,
-    mean_prefill_wait,
     mean_slot_context,
     serve,
+    server,
     server_of,
 )
 from partita.sharding.layout import plan_storage
 from partita.sharding.roles import parse_layout
-from partita.specs import Formats, Traffic
+from partita.specs import Formats
+from partita.specs.traffic import Traffic
 
 EXAMPLE = Server(chips=8, slots=32, prefill_seconds=0.1, step_seconds=0.02, mean_output=160)
 """A request takes 0.1 s of prefill and 160 x 0.02 / 32 = 0.1 s of decode: 5 requests a second."""
@@ -135,12 +135,6 @@ def test_long_requests_are_met_more_often():
     assert mean_slot_context(mixed) == pytest.approx((9 * 1001 + 991 * (10 + 992 / 2)) / 1000)
 
 
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(1, 4))
-def test_the_longest_of_a_batch_is_the_mean_over_all_batches(lengths: list[int], draws: int):
-    batches = np.stack(np.meshgrid(*[lengths] * draws, indexing="ij")).reshape(draws, -1)
-    assert mean_longest(lengths, np.ones(len(lengths)), draws) == pytest.approx(batches.max(axis=0).mean())
-
-
 def test_a_linear_cost_of_traffic_is_exact_however_few_the_buckets():
     random = np.random.default_rng(2)
     prompt = random.integers(2, 5000, 3000)
@@ -184,32 +178,75 @@ def test_the_server_of_a_plan_costs_what_the_plan_says():
     assert one_shape.seconds_per_request == pytest.approx(server.seconds_per_request)
 
 
-def test_waits_of_known_queues():
-    # constant service, M/D/1: half of what exponential service would have, load / (2 (1 - load)) services
-    assert mean_prefill_wait(0.5, [1.0], [1.0]) == pytest.approx(0.5)
-    assert mean_prefill_wait(0.9, [1.0], [1.0]) == pytest.approx(4.5)
-    assert mean_prefill_wait(0.5, [1.0], [1.0], step_seconds=0.2) == pytest.approx(0.6)
-    assert mean_prefill_wait(1.0, [1.0], [1.0]) == math.inf
-    assert mean_prefill_wait(2.0, [0.5, 1.5], [3.0, 3.0]) == math.inf
-    # service of exponential lengths in 4,000 equal shares, M/M/1: load / (1 - load)
-    shares = (np.arange(4000) + 0.5) / 4000
-    assert mean_prefill_wait(0.8, -np.log(shares), np.ones(4000)) == pytest.approx(4, rel=2e-3)
-    rates = np.array([0.1, 0.5, 0.9, 1.5])
-    waits = mean_prefill_wait(rates, [1.0], [1.0])
-    assert np.all(np.diff(waits) > 0)
+FIGURES = ("prefill_seconds", "step_seconds", "seconds_per_request", "chip_seconds_per_output_token")
+
+PAIRS = {
+    "one layout": pair_of(palm(Formats(weights="int8"), batch=64, prefill_batch=1), "ws2d/batch"),
+    "two layouts": pair_of(palm(batch=512, prefill_batch=64), "wg-xy/batch", "ws2d/batch"),
+    "samples": pair_of(
+        setting("palm-8b", "tpu-v4:2x2x2", batch=32, prefill_batch=4, samples=2), "ws1d/heads"
+    ),
+    "a switch": pair_of(setting("palm-8b", "tpu-v4:2x2x2", batch=32), "ws2d/context", "ws2d/batch"),
+    "windows": pair_of(setting("gemma-3-12b", "h100:1x8", batch=8, prompt=3000, output=33), "ws1d/heads"),
+    "a prefix": pair_of(
+        setting("llama-3-8b", "h100:1x8", batch=16, prompt=900, prefix=500, chunk=100), "ws1d/heads"
+    ),
+}
 
 
-def test_the_wait_is_that_of_a_simulated_server():
-    """Poisson arrivals, two kinds of prompts, decode steps in all other time."""
-    random = np.random.default_rng(3)
-    rate, step, services, weight = 0.6, 0.4, np.array([0.5, 2.0]), np.array([0.8, 0.2])
-    count = 200_000
-    arrivals = np.cumsum(random.exponential(1 / rate, count))
-    seconds = random.choice(services, count, p=weight)
-    now, waited = 0.0, 0.0
-    for arrival, service in zip(arrivals, seconds, strict=True):
-        if arrival > now:  # steps run from `now` on; the one that the arrival falls into ends first
-            now += step * math.ceil((arrival - now) / step)
-        waited += now - arrival
-        now += service
-    assert waited / count == pytest.approx(mean_prefill_wait(rate, services, weight, step), rel=0.03)
+def alike(pair: Pair, count: int) -> Traffic:
+    """So many requests, each as the pair's own workload has them."""
+    workload = pair.decode.setting.workload
+    return Traffic([workload.prompt] * count, [workload.output] * count, [workload.prefix] * count)
+
+
+def figures(found: Server) -> list[float]:
+    return [float(getattr(found, name)) for name in FIGURES]
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS.keys())
+@pytest.mark.parametrize("count", [1, 50])
+def test_equal_requests_are_served_as_the_workload_is(pair: Pair, count: int):
+    """Steps all but exactly: they are priced at the mean context, rounded to a token."""
+    own, found = server_of(pair), server(pair, alike(pair, count))
+    assert (found.chips, found.slots, found.samples) == (own.chips, own.slots, own.samples)
+    assert found.prefill_seconds == pytest.approx(own.prefill_seconds, rel=1e-9)
+    assert figures(found) == pytest.approx(figures(own), rel=1e-3)
+    assert figures(server(pair, None)) == figures(own)
+
+
+def test_a_mix_is_prefilled_in_the_mean_of_its_prompts():
+    pair = PAIRS["a switch"]
+    short, long = Traffic.of(100, 10), Traffic.of(2000, 30)
+    mixed = Traffic([100, 2000], [10, 30], weight=[3, 1])
+    seconds = [float(server(pair, each).prefill_seconds) for each in (short, mixed, long)]
+    assert seconds[1] == pytest.approx((3 * seconds[0] + seconds[2]) / 4, rel=1e-9)
+    assert seconds[0] < seconds[2] / 5
+    assert server(pair, mixed).mean_output == (3 * 10 + 30) / 4
+
+
+def test_one_prompt_takes_its_prefill_and_the_switch_of_its_cache():
+    pair, prompt = PAIRS["a switch"], 700
+    here = pair.decode.setting
+    given = type(here)(
+        here.model, here.cluster, here.mesh, here.formats, here.workload.resized(prompt=prompt)
+    )
+    phases = (pair.prefill, pair.decode)
+    prefill, decode = (predict(given, p.phase, p.layout.roles, p.layout.storage) for p in phases)
+    moved = Pair(prefill, decode)
+    assert moved.reshard_seconds > 0
+    found = server(pair, Traffic.of(prompt, 64))
+    assert found.prefill_seconds == pytest.approx(
+        (moved.prefill.total_seconds + moved.reshard_seconds) / pair.prefill.batch
+    )
+
+
+def test_longer_requests_take_longer_and_cached_prefixes_shorten_prefill():
+    pair = PAIRS["one layout"]
+    rates = [float(server(pair, Traffic.of(prompt, 64)).requests_per_second) for prompt in (500, 1000, 3000)]
+    assert list(np.argsort(rates)) == [2, 1, 0]
+    steps = [server(pair, Traffic.of(prompt, 64)).step_seconds for prompt in (500, 3000)]
+    assert steps[0] < steps[1]
+    cached = server(pair, Traffic.of(1000, 64, 600))
+    assert cached.prefill_seconds < 0.6 * server(pair, Traffic.of(1000, 64)).prefill_seconds
+    assert cached.step_seconds == server(pair, Traffic.of(1000, 64)).step_seconds

@@ -1,0 +1,165 @@
+"""Why a pair of layouts was chosen, in sentences with numbers; and where its estimate speaks against it.
+
+A plan by the bound says why the estimate did not rank it, and which limits the estimate breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from partita.cost.phase_estimate import PhaseEstimate
+from partita.cost.prediction import Prediction
+from partita.planner.pair import Basis, Pair, expected, step_seconds
+from partita.planner.request import Case
+from partita.planner.serving import server
+from partita.specs.units import format_bytes, format_range, format_seconds
+
+_BINDS = {
+    "compute": "the matmuls bind",
+    "weights": "reading the weights binds",
+    "kv": "reading the KV cache binds",
+}
+
+
+def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str]:
+    """What limits each phase, and by how much the best of every other layout loses, or why it is out.
+
+    Times are bounds or estimates, as those of `chosen` are.
+    """
+    basis = chosen.basis
+    for phase in ("prefill", "decode"):
+        best: Prediction = getattr(chosen, phase)
+        yield f"{phase}: {best.layout.roles}; {_parts(best, basis)}"
+        rivals = {}
+        for pair in pairs:
+            rival: Prediction = getattr(pair, phase)
+            ffn = rival.layout.roles.ffn
+            if ffn == best.layout.roles.ffn:
+                continue
+            before = rivals.get(ffn)
+            if before is None or _rank(rival, basis) < _rank(before, basis):
+                rivals[ffn] = rival
+        for ffn, rival in rivals.items():
+            if not rival.fits:
+                memory = rival.memory_bytes
+                yield (
+                    f"{phase}: {ffn} does not fit: {format_bytes(memory['total'])} "
+                    f"of {format_bytes(memory['capacity'])} per chip"
+                )
+            else:
+                seconds = step_seconds(rival, basis)
+                loses = slower(seconds / step_seconds(best, basis))
+                yield f"{phase}: {rival.layout.roles} {loses} ({_ms(seconds)})"
+    if chosen.prefill.padding:
+        padded = ", ".join(f"{k} {v['from']} -> {v['to']}" for k, v in chosen.prefill.padding.items())
+        share = chosen.prefill.padded_parameters / chosen.prefill.setting.model.parameters
+        yield f"padding: {padded}; {share:.1%} more parameters"
+
+
+def _parts(prediction: Prediction, basis: Basis) -> str:
+    """What a step is made of, at peak and as estimated."""
+    bound = prediction.bound
+    at_peak = (
+        f"{binding(prediction)}: compute {_ms(bound.compute_seconds)}, memory {_ms(bound.memory_seconds)}, "
+        f"communication {_ms(bound.communication_seconds)}"
+    )
+    if basis == "bound":
+        return at_peak
+    parts = expected(prediction).step_parts
+    besides, idle = parts["layer_seconds"] + parts["host_seconds"], parts["idle_seconds"]
+    return (
+        f"estimated {_ms(step_seconds(prediction, basis))}: operations "
+        f"{_ms(parts['operation_seconds'])}, communication {_ms(parts['communication_seconds'])}"
+        f"{f', layers and host {_ms(besides)}' if besides else ''}"
+        f"{f', waiting for other stages {_ms(idle)}' if idle else ''}; at peak {at_peak}"
+    )
+
+
+def _rank(prediction: Prediction, basis: Basis) -> tuple[bool, float]:
+    return not prediction.fits, step_seconds(prediction, basis)
+
+
+def slower(ratio: float) -> str:
+    """Says what takes `ratio` times as long: "is 22.0% slower", "takes 11.1 times as long"."""
+    if ratio >= 2:
+        return f"takes {ratio:,.0f} times as long" if ratio >= 100 else f"takes {ratio:.3g} times as long"
+    return f"is {abs(ratio - 1):.1%} {'slower' if ratio >= 1 else 'faster'}"
+
+
+def binding(prediction: Prediction) -> str:
+    """What takes longest at peak, in words."""
+    binds = prediction.bound.binds
+    axes = binds.removeprefix("link:")
+    return _BINDS.get(binds) or f"the links of {'axis' if len(axes) == 1 else 'axes'} {axes} bind"
+
+
+def _ms(seconds: float) -> str:
+    return format_seconds(float(seconds))
+
+
+_INSTEAD = "--by estimate plans for what is estimated"
+
+
+def about_the_estimate(chosen: Pair, asked: Sequence[Case]) -> Iterator[str]:
+    """Sentences about a pair chosen by the bound; none where it was chosen by the estimate.
+
+    asked: as the user did, each with the same limits and the same `basis`.
+    """
+    if chosen.basis != "bound":
+        return
+    case = asked[0]
+    if case.request.basis is None and case.request.objective != "context":
+        yield from _why(asked)
+    prefill, decode = chosen.prefill.estimate, chosen.decode.estimate
+    if prefill is not None and decode is not None:
+        yield from _broken(replace(chosen, basis="estimate"), prefill, decode, case)
+
+
+def _why(asked: Sequence[Case]) -> Iterator[str]:
+    """Why the estimate does not rank: the first profile that does not compare layouts."""
+    profiles = (case.cluster.profile for case in asked)
+    name = next((profile.name for profile in profiles if profile is not None and not profile.compares), None)
+    if name is not None:
+        yield (
+            f"ranked by the bound: profile {name} was not fitted to layouts side by side, so it foretells "
+            "times and cannot tell which layout is faster; --by estimate ranks by it all the same"
+        )
+
+
+def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Case) -> Iterator[str]:
+    """Limits that the bound keeps and the estimate of the same pair does not."""
+    ttft, tpot, rate = case.request.max_ttft, case.request.max_tpot, case.request.rate
+    if ttft is not None and pair.ttft_seconds > ttft:
+        found = format_range(pair.ttft_seconds, prefill.total_interval)
+        yield (
+            f"prefill: estimated {found} to the first token, over --max-ttft {format_seconds(ttft)}, which "
+            f"the bound keeps; {_INSTEAD}"
+        )
+    step, around = pair.tpot_seconds, decode.step_interval
+    if case.interleaved:  # a chunk of a prompt is read between two steps
+        step += pair.chunk_seconds
+        around = around[0] + prefill.step_interval[0], around[1] + prefill.step_interval[1]
+    if tpot is not None and step > tpot:
+        chunk = " and the chunk before it" if case.interleaved else ""
+        yield (
+            f"decode: estimated {format_range(step, around)} a step{chunk}, over --max-tpot "
+            f"{format_seconds(tpot)}, which the bound keeps; {_INSTEAD}"
+        )
+    if rate is not None:
+        load = server(pair, case.request.traffic)
+        if not load.sustains(rate):
+            fast, slow = (
+                float(
+                    1
+                    / (
+                        load.prefill_seconds * p / prefill.total_seconds
+                        + load.decode_seconds * d / decode.step_seconds
+                    )
+                )
+                for p, d in zip(prefill.total_interval, decode.step_interval, strict=True)
+            )
+            yield (
+                f"estimated {load.requests_per_second:.3g} prompts a second ({slow:.3g} to {fast:.3g}), "
+                f"below --rate {rate:.3g}/s, which the bound sustains; {_INSTEAD}"
+            )

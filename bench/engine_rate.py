@@ -1,6 +1,6 @@
 """Partita's engine, served to `engine.py`: SmolLM2's steps in one format on so many devices.
 
-A step is what `partita.measure.steps` compiles, on weights that mean nothing: a time does not depend on
+A step is what `partita.measure.launches` compiles, on weights that mean nothing: a time does not depend on
 them. Its tokens are fetched to the host, as generation does.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from peers.serve import Case, Step, serve
 
 from partita.engine.devices import devices_for
-from partita.measure.steps import Steps
+from partita.measure.launches import Steps
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout

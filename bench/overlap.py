@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from partita.engine.devices import devices_for
-from partita.measure.steps import Steps
+from partita.measure.launches import Steps
 from partita.planner.layouts_to_time import mesh_of
 from partita.program.options import RunOptions, overlap_of
 from partita.sharding.layout import plan_storage

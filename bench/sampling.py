@@ -26,8 +26,8 @@ from rich.table import Table
 from partita.engine.devices import devices_for
 from partita.engine.local import Local
 from partita.engine.ops import JaxOps
-from partita.engine.settings import Sample, arrays
-from partita.program.sampling import CANDIDATES, Kind, sample
+from partita.engine.requests import Sample, arrays
+from partita.program.sampling import CANDIDATES, Drawing, Kind, sample
 from partita.sharding.spec import parse
 from partita.specs import Formats, Model
 from partita.specs.sampling import Sampling
@@ -54,7 +54,9 @@ def draw(devices: int, logits: np.ndarray, kind: Kind, candidates: int) -> Any:
         ops = JaxOps({"x": devices}, F32, model, True)
         given = {n: Local(v, parse("B M" if v.ndim > 1 else "B")) for n, v in settings.items()}
         at = Local(positions, parse("B"))
-        found = sample(ops, Local(logits, parse("B L V_x")), vocabulary, kind, given, at, {}, candidates)
+        found = sample(
+            ops, Local(logits, parse("B L V_x")), vocabulary, kind, Drawing(given, at, {}), candidates
+        )
         return found.tokens.value
 
     run = jax.jit(

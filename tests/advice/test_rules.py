@@ -94,6 +94,7 @@ def test_a_dim_that_does_not_divide_is_named(name: str, field: str):
 def test_int8_channels_are_split_by_every_layout_of_several_chips():
     several = by_name(phase_of(palm(INT8, batch=64), "decode", "ws2d/batch"))
     assert several["quantisation"].bytes_per_chip > 0
+    assert "scales (4 bytes each, counted with the weights)" in several["quantisation"].message
     alone = setting("palm-8b", "tpu-v4:1x1x1", INT8, batch=1)
     assert "quantisation" not in by_name(phase_of(alone, "decode", "ws2d/batch"))
     assert "quantisation" not in by_name(phase_of(palm(batch=64), "decode", "ws2d/batch"))

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from partita.cost.collective_matmul import hidden_seconds, messages, steps
-from partita.cost.estimate import StepEstimate, estimate, message_seconds, transfer_seconds
+from partita.cost.estimate import estimate, message_seconds, transfer_seconds
 from partita.cost.ledger import Entry, Ledger, Loop
 from partita.cost.links import Level, Links
-from partita.cost.overlap import choose, overlap_for
 from partita.cost.roofline import Peaks, bound
-from partita.cost.setting import Setting
-from partita.cost.step import price_step
-from partita.program.options import RunOptions, Way, overlap_of
-from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.sharding.spec import parse
-from partita.specs import Constant, Formats, Profile, Workload, catalogue_model, parse_cluster
+from partita.specs import Constant, Profile
 
 TORUS = Links((Level(6.0, kind="torus", axes=3),), {"x": (4,), "y": (4,), "z": (4,)})
 SWITCH = Links((Level(6.0, kind="switch"),), {"x": (8,)})
@@ -136,65 +128,3 @@ def test_what_software_hides_is_its_share():
     for share in (0.0, 0.5, 1.0):
         found = estimate(ledger, peaks, profile(matmul_share=0.25, looped_share=share, hidden_share=0.9))
         assert found.hidden_seconds == pytest.approx(share * 1.0)  # all of it, at best
-
-
-def made(overlap: Mapping[str, Way]) -> Ledger:
-    """Two products: one as long as its gather, one too short to hide the start of a message behind."""
-    entries = []
-    for name, flops, sent in (("long", 80.0, 4.8), ("short", 0.8, 0.048)):
-        product = replace(dot(flops), scope=name)
-        way = overlap.get(f"{name}/gather", overlap.get("gather", "none"))
-        entries.append(product)
-        if way == "none":
-            entries.append(Entry("layer", "all-gather", "", (), HERE, axes="x", sent_bytes=sent, messages=1))
-        else:
-            entries.append(looped(product, sent, 8, way == "two-way", name=name))
-    return Ledger(entries)
-
-
-def test_an_operation_is_looped_where_the_estimate_gains():
-    peaks = Peaks(1000.0, 10.0, SWITCH)
-
-    def chosen(**constants: float) -> dict[str, Way]:
-        given = profile(matmul_share=0.1, switch__share=0.5, **constants)
-        return choose(made, lambda ledger: float(estimate(ledger, peaks, given).step_seconds))
-
-    assert chosen(switch__message_seconds=0.005) == {"long/gather": "two-way"}  # four starts, not seven
-    assert chosen() == {"long/gather": "one-way", "short/gather": "one-way"}
-    assert chosen(switch__message_seconds=0.01, looped_share=0.0) == {}
-    assert chosen(looped_share=0.0) == {}
-
-
-def test_a_step_is_never_slower_for_what_is_chosen():
-    """PaLM 540B on 64 TPU v4; and nothing is chosen where chips hide nothing, or have no profile."""
-    model, cluster, mesh = catalogue_model("palm-540b"), parse_cluster("tpu-v4:4x4x4"), Mesh.of((4, 4, 4))
-    known = cluster.profile
-    assert known is not None
-    roles = parse_layout("ws2d/batch", mesh.axes)
-    storage, formats = plan_storage(model, mesh, roles, roles), Formats()
-    none = Constant(value=0.0, fixed="given")
-    blind = known.model_copy(update={"constants": {**known.constants, "looped_share": none}})
-    for batch, queries, context in ((64, 1, 2048), (512, 1, 2048), (64, 2048, None)):
-        workload = Workload(prompt=2048, output=64, batch=batch)
-        setting = Setting(model, cluster, mesh, formats, workload)
-        step = {"batch": batch, "queries": queries, "context": context}
-        layout = resolve(roles, storage, mesh, batch, queries)
-        chosen = overlap_for(setting, layout, **step)
-
-        def seconds(
-            overlap: Mapping[str, Way], setting: Setting = setting, layout: Layout = layout, step: dict = step
-        ) -> StepEstimate:
-            run_options = RunOptions(overlap_of(overlap))
-            priced = price_step(model, layout, mesh.size, formats, run_options=run_options, **step)
-            return estimate(priced.ledger, setting.peaks, known)
-
-        plain, best = seconds({}), seconds(chosen)
-        assert best.device_seconds < plain.device_seconds
-        assert best.least_seconds == pytest.approx(plain.least_seconds)
-        assert best.device_seconds >= plain.least_seconds
-        assert all(
-            seconds({name: way}).device_seconds <= plain.device_seconds for name, way in chosen.items()
-        )
-        for profile in (blind, None):
-            other = replace(setting, cluster=cluster.model_copy(update={"profile": profile}))
-            assert overlap_for(other, layout, **step) == {}

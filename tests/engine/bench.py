@@ -1,7 +1,7 @@
 """Runs a case of the matrix: every program compiled once and counted, every pair of layouts run and compared.
 
-The steps are those of `Programs`, made to give their last logits beside the tokens. The change is made to
-the program both interpreters share, so the prediction includes it.
+The steps and draws are those that generation launches. Beside the check of each phase, every one of them is
+compiled, and counted in its HLO, on its own.
 """
 
 from __future__ import annotations
@@ -10,27 +10,23 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from tests import reference
 from tests.combinations import Case
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.ledger import Ledger
-from partita.cost.step import price_cache_reshard, price_step
+from partita.cost.step import price_cache_reshard, price_first_draw, price_step
+from partita.engine.cache import Cache
 from partita.engine.parameters import place
-from partita.engine.shapes import Cache
 from partita.engine.steps import Programs
-from partita.measure.counts import predicted
-from partita.measure.hlo import count_hlo
-from partita.measure.trace import count_jaxpr
+from partita.measure.counts import count_hlo, count_jaxpr, predicted
+from partita.measure.launches import decode_launches, ints, prefill_launches
 from partita.measure.verify import Check, check_cache_reshard, check_decode, check_prefill
-from partita.program import sampling, transformer
+from partita.program.transformer import logits_sharding
 from partita.sharding.layout import Layout, ceil_to, product, resolve
 from partita.specs.formats import Formats
 
@@ -52,19 +48,6 @@ BF16_SUMS = Formats(weights="bf16", activations="bf16", kv="bf16", reduce="bf16"
 _LENGTHS = (5, 11, 1, 8, 3, 7, 2, 9)
 
 
-@contextmanager
-def logits_beside_tokens() -> Iterator[None]:
-    """Inside, a step's tokens become (tokens, logits [B 1 V] gathered whole), in both interpreters."""
-    greedy = transformer.greedy
-
-    def both(ops: Any, logits: Any, vocabulary: int) -> SimpleNamespace:
-        tokens, whole = greedy(ops, logits, vocabulary), ops.to(logits, "B L V")
-        return SimpleNamespace(value=tuple(getattr(t, "value", None) for t in (tokens, whole)))
-
-    with patch.object(transformer, "greedy", both), patch.object(sampling, "greedy", both):
-        yield
-
-
 def replicas_agree(array: jax.Array) -> np.ndarray:
     """The whole array on the host; devices that hold the same part of it must hold the same bits."""
     whole = np.empty(array.shape, array.dtype)
@@ -76,7 +59,7 @@ def replicas_agree(array: jax.Array) -> np.ndarray:
     return whole
 
 
-class PhaseEstimate:
+class Expected:
     """What the reference says of some prompts: greedy tokens, the logits they came from, the cache."""
 
     def __init__(self, case: Case, parameters: Mapping[str, np.ndarray], prompts: list[list[int]]):
@@ -124,7 +107,7 @@ class Bench:
         lengths = [max(1, case.longest * n // max(_LENGTHS)) for n in _LENGTHS[: case.batch]]
         lengths[-1] = case.longest
         prompts = [random.integers(case.model.vocabulary, size=n).tolist() for n in lengths]
-        self.expected = PhaseEstimate(case, parameters, prompts)
+        self.expected = Expected(case, parameters, prompts)
         self.prefills = {name: self._resolve(name, max(lengths)) for name in case.prefills}
         self.decodes = {name: self._resolve(name, 1) for name in case.decodes}
 
@@ -142,6 +125,7 @@ class Bench:
             self.tokens[row, : len(ids)], self.lengths[row] = ids, len(ids)
         self.prefill_step, self.decode_step = cache(self._prefill_step), cache(self._decode_step)
         self.switch_steps: dict[tuple[str, str], Any] = {}
+        self.first_draws: dict[tuple[str, str], Any] = {}
 
     def _resolve(self, name: str, queries: int) -> Layout:
         return resolve(self.case.roles(name), self.case.stored, self.case.mesh, self.case.batch, queries)
@@ -150,30 +134,54 @@ class Bench:
 
     def _prefill_step(self, layout: Layout) -> Any:
         for programs in self.plain:
-            _exact(check_prefill(programs, layout, self.rows, self.width, compiled=False))
-        args = self.programs.parameters(), _ints(self.rows, self.width), _ints(self.rows)
-        with logits_beside_tokens():
-            step = price_step(
-                self.case.model, layout, self.case.mesh.size, F32, batch=self.rows, queries=self.width
-            )
-            return self._compile("prefill", layout, self.programs.prefill(layout), args, step.ledger)
+            _exact(check_prefill(programs, layout, layout, self.rows, self.width, compiled=False))
+        step = price_step(
+            self.case.model,
+            layout,
+            self.case.mesh.size,
+            F32,
+            batch=self.rows,
+            queries=self.width,
+            sampler=None,
+        )
+        args = self.programs.parameters(), ints(self.rows, self.width), ints(self.rows)
+        return self._compile("prefill", layout, self.programs.prefill(layout), args, step.ledger)
+
+    def first_draw(self, source: Layout, target: Layout) -> Any:
+        """The first token of every sequence; layouts whose logits lie alike share it."""
+        key = logits_sharding(source), logits_sharding(target)
+        if key not in self.first_draws:
+            launch = prefill_launches(self.programs, source, target, self.rows, self.width)[1]
+            size = self.case.mesh.size
+            ledger = price_first_draw(self.case.model, source, target, size, F32, batch=self.rows)
+            run = self._compile("first draw", target, launch.run, launch.arguments, ledger)
+            self.first_draws[key] = run, launch.arguments[2:]
+        return self.first_draws[key]
 
     def _decode_step(self, layout: Layout) -> Any:
+        """The step, the draw and what that is given beside logits."""
         for programs in self.plain:
             _exact(check_decode(programs, layout, self.rows, self.capacity, compiled=False))
-        cache = self.programs.cache(layout, self.rows, self.capacity)
-        args = self.programs.parameters(), cache, _ints(self.rows), _ints(self.rows)
-        with logits_beside_tokens():
+        size, sent = self.case.mesh.size, []
+        for sampler in (None, "greedy"):
             step = price_step(
                 self.case.model,
                 layout,
-                self.case.mesh.size,
+                size,
                 F32,
                 batch=self.rows,
                 queries=1,
                 context=self.capacity,
+                sampler=sampler,
             )
-            return self._compile("decode", layout, self.programs.decode(layout), args, step.ledger)
+            sent.append(step.ledger.entries)
+        launches = decode_launches(self.programs, layout, self.rows, self.capacity)
+        ledgers = Ledger(sent[0]), Ledger(sent[1][len(sent[0]) :])
+        runs = [
+            self._compile("decode", layout, launch.run, launch.arguments, ledger)
+            for launch, ledger in zip(launches, ledgers, strict=True)
+        ]
+        return *runs, launches[1].arguments[1:]
 
     def switch_step(self, source: Layout, target: Layout) -> Any:
         """The step from one cache to another; layouts whose caches lie alike share it."""
@@ -185,7 +193,7 @@ class Bench:
                 )
             run = self.programs.reshard_cache(source, target, self.capacity)
             held = self.programs.cache(source, self.rows, self.width)
-            args = held, _ints(self.rows)
+            args = held, ints(self.rows)
             ledger = price_cache_reshard(
                 self.case.model, source, target, self.case.mesh.size, F32, batch=self.rows, tokens=self.width
             )
@@ -204,23 +212,25 @@ class Bench:
     # -- running ------------------------------------------------------------------------------------------
 
     def run_prefill(self, name: str) -> tuple[jax.Array, Cache]:
-        """Tokens and cache of the prompts under one layout, compared with the reference's."""
-        (tokens, logits), kv = self.prefill_step(self.prefills[name])(
-            self.parameters, self.tokens, self.lengths
-        )
-        self.expected.compare_step(0, replicas_agree(tokens), replicas_agree(logits))
+        """Logits and cache of the prompts under one layout, the cache compared with the reference's."""
+        logits, kv = self.prefill_step(self.prefills[name])(self.parameters, self.tokens, self.lengths)
         self._compare_cache(kv, self.prefills[name], steps=0)
-        return tokens, kv
+        return logits, kv
 
-    def run_decode(self, tokens: jax.Array, kv: Cache, prefill: str, decode: str) -> None:
+    def run_decode(self, logits: jax.Array, kv: Cache, prefill: str, decode: str) -> None:
         """Goes on from a prefill under another layout: every step's logits and tokens, and the last cache."""
-        cache = self.switch_step(self.prefills[prefill], self.decodes[decode])(kv, self.lengths)
+        source, target = self.prefills[prefill], self.decodes[decode]
+        draw, given = self.first_draw(source, target)
+        tokens = draw(logits, np.arange(self.rows, dtype=np.int32), *_zeros(given)).tokens
+        self.expected.compare_step(0, replicas_agree(tokens), replicas_agree(logits))
+        cache = self.switch_step(source, target)(kv, self.lengths)
         positions = self.lengths
-        step = self.decode_step(self.decodes[decode])
+        step, draw, given = self.decode_step(target)
         for number in range(1, STEPS + 1):
-            (tokens, logits), positions, cache = step(self.parameters, cache, tokens, positions)
+            logits, positions, cache = step(self.parameters, cache, tokens, positions)
+            tokens = draw(logits, *_zeros(given)).tokens
             self.expected.compare_step(number, replicas_agree(tokens), replicas_agree(logits))
-        self._compare_cache(cache, self.decodes[decode], steps=STEPS)
+        self._compare_cache(cache, target, steps=STEPS)
 
     def _compare_cache(self, cache: Cache, layout: Layout, steps: int) -> None:
         """Position p lies with chip p mod n; chips count their first axis first, arrays their last."""
@@ -237,11 +247,11 @@ class Bench:
     def run_from(self, prefill: str) -> int:
         """One prefill layout, and the case's decode layouts after it; how many these are."""
         with _named(f"prefill {prefill} on {self.case.mesh}"):
-            tokens, kv = self.run_prefill(prefill)
+            logits, kv = self.run_prefill(prefill)
         decodes = self.case.decodes_after(prefill)
         for decode in decodes:
             with _named(f"prefill {prefill}, then decode {decode} on {self.case.mesh}"):
-                self.run_decode(tokens, kv, prefill, decode)
+                self.run_decode(logits, kv, prefill, decode)
         return len(decodes)
 
     def run_all(self) -> int:
@@ -265,5 +275,6 @@ def _exact(check: Check) -> None:
     )
 
 
-def _ints(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.int32)
+def _zeros(given: tuple) -> tuple:
+    """Something of the shapes of what a draw of the likeliest tokens is given and does not look at."""
+    return jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), given)

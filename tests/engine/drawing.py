@@ -15,7 +15,7 @@ from partita.cost.ops import CostOps
 from partita.cost.sampling import price_draw
 from partita.engine.local import Local
 from partita.engine.ops import JaxOps
-from partita.engine.settings import Sample, arrays, biases, written
+from partita.engine.requests import Sample, arrays, biases, written
 from partita.program import sampling
 from partita.program.sampling import Kind
 from partita.program.transformer import logits_sharding
@@ -58,9 +58,11 @@ class Drawing:
                 Local(logits, self.sharding),
                 self.vocabulary,
                 kind,
-                {n: Local(v, parse("B M" if v.ndim > 1 else "B")) for n, v in settings.items()},
-                Local(positions, parse("B")),
-                {n: Local(v, parse(self.history)) for n, v in history.items()},
+                sampling.Drawing(
+                    {n: Local(v, parse("B M" if v.ndim > 1 else "B")) for n, v in settings.items()},
+                    Local(positions, parse("B")),
+                    {n: Local(v, parse(self.history)) for n, v in history.items()},
+                ),
             )
             return tuple(None if t is None else t.value for t in (drawn.tokens, drawn.output, drawn.logprobs))
 

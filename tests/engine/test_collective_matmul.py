@@ -15,8 +15,8 @@ import pytest
 from jax.sharding import PartitionSpec
 from tests.sizes import full
 
-from partita.engine.collective_matmul import Ring, gathered_products, scattered_product
-from partita.measure.trace import count_jaxpr
+from partita.engine.collective_matmul import Ring, Sums, gathered_products, scattered_product
+from partita.measure.counts import count_jaxpr
 
 RINGS = [
     ("x", {"x": 1}),
@@ -66,7 +66,7 @@ def split(axes: str, at: int, dims: int) -> PartitionSpec:
 def test_what_is_gathered_arrives_a_shard_at_a_time(axes: str, sizes: dict, two_way: bool):
     """Shards of 1, 3 and 4 entries of a dim that is summed over, two weights in one round; and of a dim that
     stays, the columns of a weight."""
-    ring = Ring.over(axes, sizes)
+    ring = Ring.over(axes, sizes, two_way)
     summed = [
         (normal(0, 2, 3, size), normal(1, size, 5), normal(2, size, 2, 3))
         for size in (ring.chips, 3 * ring.chips, 4 * ring.chips)
@@ -77,10 +77,10 @@ def test_what_is_gathered_arrives_a_shard_at_a_time(axes: str, sizes: dict, two_
         found = []
         for y_part, up, q in summed:
             others = [("BLE,EF->BLF", up), ("BLE,EKD->BLKD", q)]
-            whole, products = gathered_products(y_part, "BLE", "E", others, ring, product, two_way=two_way)
+            whole, products = gathered_products(y_part, "BLE", "E", others, ring, product)
             found += [whole, *products]
         others = [("EF,BLE->BLF", y)]
-        whole, products = gathered_products(columns, "EF", "F", others, ring, product, two_way=two_way)
+        whole, products = gathered_products(columns, "EF", "F", others, ring, product)
         return [*found, whole, *products]
 
     whole = PartitionSpec()
@@ -100,7 +100,7 @@ def test_what_is_gathered_arrives_a_shard_at_a_time(axes: str, sizes: dict, two_
 def test_sums_are_made_on_the_way_to_the_chip_that_keeps_them(axes: str, sizes: dict, two_way: bool):
     """Each keeps 1, 3 or 4 entries of a dim of the second operand, or of the first; the products scaled, and
     another partial sum with them."""
-    ring = Ring.over(axes, sizes)
+    ring = Ring.over(axes, sizes, two_way)
     terms, text = 2 * ring.chips, "BLF,FE->BLE"
     cases = []
     for seed, kept in enumerate((1, 3, 4)):
@@ -116,8 +116,8 @@ def test_sums_are_made_on_the_way_to_the_chip_that_keeps_them(axes: str, sizes: 
                 jnp.arange(down.shape[1]) + 1.0,
                 jnp.full(h.shape[:2] + down.shape[1:], 1 / ring.chips),
             )
-            with_format = partial(scattered_product, two_way=two_way, format=jnp.float32)
-            found.append(with_format(text, h, down, dim, ring, product, times=times[None, None], plus=plus))
+            sums = Sums(jnp.float32, times[None, None], plus)
+            found.append(scattered_product(text, h, down, dim, ring, product, sums))
         return found
 
     out = [split(axes, "BLE".index(dim), 3) for dim, _, _ in cases]
@@ -133,7 +133,7 @@ def test_sums_are_made_on_the_way_to_the_chip_that_keeps_them(axes: str, sizes: 
 def test_formats_are_the_callers(chips: int, two_way: bool):
     """bfloat16 activations by int8 weights; sums travel in bfloat16 and are made in float32."""
     sizes = {"x": chips}
-    ring = Ring.over("x", sizes)
+    ring = Ring.over("x", sizes, two_way)
     y = jnp.asarray(normal(0, 1, 4, 4 * chips), jnp.bfloat16)
     weight = np.random.default_rng(1).integers(-127, 128, (4 * chips, 4 * chips)).astype(np.int8)
 
@@ -142,12 +142,8 @@ def test_formats_are_the_callers(chips: int, two_way: bool):
         return jnp.einsum(text, a, b.astype(jnp.bfloat16), preferred_element_type=jnp.float32)
 
     def run(y, rows, columns):
-        _, (gathered,) = gathered_products(
-            y, "BLE", "E", [("BLE,EF->BLF", columns)], ring, by_bfloat16, two_way=two_way
-        )
-        summed = scattered_product(
-            "BLE,EF->BLF", y, rows, "F", ring, by_bfloat16, two_way=two_way, format=jnp.bfloat16
-        )
+        _, (gathered,) = gathered_products(y, "BLE", "E", [("BLE,EF->BLF", columns)], ring, by_bfloat16)
+        summed = scattered_product("BLE,EF->BLF", y, rows, "F", ring, by_bfloat16, Sums(jnp.bfloat16))
         return gathered, summed
 
     given = [split("x", 2, 3), split("x", 0, 2), PartitionSpec()]
@@ -177,17 +173,15 @@ def permuted(jaxpr: Any) -> list[Any]:
 
 @by_ring_and_way
 def test_bytes_and_flops_are_those_of_the_collective_and_the_einsum(axes: str, sizes: dict, two_way: bool):
-    ring = Ring.over(axes, sizes)
+    ring = Ring.over(axes, sizes, two_way)
     chips = ring.chips
     y, h = jnp.zeros((2, 3, 4)), jnp.zeros((2, 3, 5))
     up, down = jnp.zeros((4 * chips, 6)), jnp.zeros((5, 4 * chips))
 
     def looped(y, up, h, down):
-        _, gathered = gathered_products(y, "BLE", "E", [("BLE,EF->BLF", up)], ring, product, two_way=two_way)
+        _, gathered = gathered_products(y, "BLE", "E", [("BLE,EF->BLF", up)], ring, product)
         text = "BLF,FE->BLE"
-        return gathered, scattered_product(
-            text, h, down, "E", ring, product, two_way=two_way, format=jnp.float32
-        )
+        return gathered, scattered_product(text, h, down, "E", ring, product, Sums(jnp.float32))
 
     def plain(y, up, h, down):
         whole = jax.lax.all_gather(y, ring.axes, axis=2, tiled=True) if ring.axes else y
@@ -238,14 +232,14 @@ def needs(name: str, program: dict[str, tuple[str, list[str]]]) -> set[str]:
 def test_each_permutation_can_run_beside_a_product(which: str, two_way: bool):
     """In the compiled program: some product needs no permutation's result and is not needed by it."""
     sizes = {"x": 4}
-    ring = Ring.over("x", sizes)
+    ring = Ring.over("x", sizes, two_way)
     plain = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
     def gather(y, up):
-        return gathered_products(y, "BE", "E", [("BE,EF->BF", up)], ring, plain, two_way=two_way)[1][0]
+        return gathered_products(y, "BE", "E", [("BE,EF->BF", up)], ring, plain)[1][0]
 
     def scatter(h, down):
-        return scattered_product("BE,EF->BF", h, down, "F", ring, plain, two_way=two_way, format=jnp.float32)
+        return scattered_product("BE,EF->BF", h, down, "F", ring, plain, Sums(jnp.float32))
 
     run = gather if which == "gathered" else scatter
     whole = PartitionSpec()

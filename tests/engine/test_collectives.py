@@ -17,7 +17,7 @@ from tests.engine.bench import F32, QUICK
 
 from partita.engine.ops import JaxOps, Local
 from partita.engine.steps import Programs
-from partita.program.options import RunOptions
+from partita.program.options import Backend, RunOptions
 from partita.sharding import Mesh, Sharding, parse, parse_layout, plan_storage
 from partita.sharding.interleave import to_blocks
 
@@ -36,7 +36,7 @@ def moved(on: Programs, size: int, pairs: list[tuple[Sharding, Sharding]], block
     whole = np.arange(size**dims, dtype=np.float32).reshape((size,) * dims)
 
     def run(parts: list[jax.Array]) -> list[jax.Array]:
-        ops = JaxOps(on.mesh.size, F32, tiny_model(), True, RunOptions(blocks=blocks))
+        ops = JaxOps(on.mesh.size, F32, tiny_model(), True, RunOptions(backend=Backend(in_blocks=blocks)))
         return [ops.to(Local(t, a), str(b)).value for t, (a, b) in zip(parts, pairs, strict=True)]
 
     def laid(sharding: Sharding) -> np.ndarray:
@@ -100,7 +100,7 @@ def test_partial_sums_are_summed_wherever_they_go(dim: str, blocks: bool):
     whole = np.arange(64, dtype=np.float32).reshape(8, 8)
 
     def run(t: jax.Array) -> list[jax.Array]:
-        ops = JaxOps(on.mesh.size, F32, tiny_model(), True, RunOptions(blocks=blocks))
+        ops = JaxOps(on.mesh.size, F32, tiny_model(), True, RunOptions(backend=Backend(in_blocks=blocks)))
         share = t * (1 + jax.lax.axis_index(("x", "y")))  # 1, 2, 3 and 4 times: 10 in all
         return [ops.to(Local(share, partial, jnp.float32), target).value for target in targets]
 

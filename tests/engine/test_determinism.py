@@ -9,7 +9,7 @@ import pytest
 from tests.engine.asking import engine, prompt, request
 
 from partita.engine.engine import Engine, EngineOptions
-from partita.engine.settings import Sample
+from partita.engine.requests import Sample
 from partita.engine.slots import Place, Slots
 from partita.sharding import Mesh
 from partita.specs.sampling import Sampling

@@ -16,7 +16,6 @@ from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.step import price_step
 from partita.engine.devices import devices_for
 from partita.engine.engine import Engine
-from partita.engine.generation import run
 from partita.errors import InputError
 from partita.measure.verify import verify
 from partita.sharding import Mesh, parse_layout
@@ -115,7 +114,7 @@ def test_both_phases_use_one_copy_of_the_weights():
     runs = engine(model=model)
     before = {name: _places(array) for name, array in runs.parameters.items()}
     requests = [Sampling(max_tokens=4, ignore_eos=True)] * len(PROMPTS)
-    pieces = run(runs, PROMPTS, requests)
+    pieces = runs.written(PROMPTS, requests)
     for _ in range(2 * len(PROMPTS)):  # into the second step
         next(pieces)
     gc.collect()
@@ -159,14 +158,13 @@ def test_weights_are_whole_in_their_padding():
 
 def test_the_cache_is_donated_at_every_step(usual: Engine):
     batch = usual.batch(PROMPTS)
-    tokens, kv = usual.programs.prefill(batch.prefill)(usual.parameters, batch.tokens, batch.lengths)
+    _, kv = usual.programs.prefill(batch.prefill)(usual.parameters, batch.tokens, batch.lengths)
+    tokens = np.zeros_like(batch.lengths)
     cache = usual.programs.reshard_cache(batch.prefill, batch.decode, 32)(kv, batch.lengths)
     places = jax.tree.map(_places, cache)
     for step in range(3):
         old = cache
-        tokens, _, cache = usual.programs.decode(batch.decode)(
-            usual.parameters, old, tokens, batch.lengths + step
-        )
+        _, _, cache = usual.programs.decode(batch.decode)(usual.parameters, old, tokens, batch.lengths + step)
         assert all(array.is_deleted() for array in jax.tree.leaves(old))
     assert jax.tree.map(_places, cache) == places
     assert not any(array.is_deleted() for array in usual.parameters.values())

@@ -13,11 +13,12 @@ import pytest
 from tests import reference
 from tests.checkpoints.in_memory import in_int8
 from tests.combinations import tiny_model
-from tests.engine.bench import QUICK, TOLERANCE, logits_beside_tokens, replicas_agree
+from tests.engine.bench import QUICK, TOLERANCE, replicas_agree
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
+from partita.engine.cache import Part
 from partita.engine.engine import Engine
-from partita.engine.shapes import Part
+from partita.engine.requests import IDLE, arrays
 from partita.engine.steps import Programs
 from partita.measure.verify import check_prefill, verify
 from partita.sharding import Mesh, parse_layout, plan_storage
@@ -76,15 +77,19 @@ def stood_for(model: Model) -> dict[str, np.ndarray]:
 def run(on: Engine) -> tuple[np.ndarray, np.ndarray, Any, Layout]:
     """Tokens [steps, B] and logits [steps, B, V] of prefill and decode, the last cache and its layout."""
     batch, programs = on.batch(PROMPTS), on.programs
-    with logits_beside_tokens():
-        args = on.parameters, batch.tokens, batch.lengths
-        (tokens, logits), kv = compiled(programs.prefill(batch.prefill), *args)(*args)
-        cache = programs.reshard_cache(batch.prefill, batch.decode, 32)(kv, batch.lengths)
-        positions, found = batch.lengths, [(tokens, logits)]
-        step = compiled(programs.decode(batch.decode), on.parameters, cache, tokens, positions)
-        for _ in range(STEPS):
-            (tokens, logits), positions, cache = step(on.parameters, cache, tokens, positions)
-            found.append((tokens, logits))
+    args = on.parameters, batch.tokens, batch.lengths
+    settings = arrays([IDLE] * len(batch.lengths)), batch.lengths, {}, None
+    logits, kv = compiled(programs.prefill(batch.prefill), *args)(*args)
+    rows = np.arange(len(batch.lengths), dtype=np.int32)
+    first = programs.draws.first(batch.prefill, batch.decode, "greedy")
+    tokens = first(logits, rows, *settings).tokens
+    cache = programs.reshard_cache(batch.prefill, batch.decode, 32)(kv, batch.lengths)
+    positions, found = batch.lengths, [(tokens, logits)]
+    step = compiled(programs.decode(batch.decode), on.parameters, cache, tokens, positions)
+    for _ in range(STEPS):
+        logits, positions, cache = step(on.parameters, cache, tokens, positions)
+        tokens = programs.draws.next(batch.decode, "greedy")(logits, *settings).tokens
+        found.append((tokens, logits))
     rows, vocabulary = len(PROMPTS), on.model.vocabulary
     return (
         np.array([replicas_agree(tokens)[:rows] for tokens, _ in found]),
@@ -187,7 +192,7 @@ def test_weights_are_gathered_as_int8():
         kinds = formats("f32").model_copy(update={"weights": weights})
         programs = Programs(model, CUBE, stored, kinds)
         layout = resolve(roles, stored, CUBE, 8, 16)
-        check = check_prefill(programs, layout, 8, 16, compiled=False)
+        check = check_prefill(programs, layout, layout, 8, 16, compiled=False)
         gathered[weights] = sum(
             sent for (kind, _), sent in check.counted.sent_bytes.items() if kind == "all-gather"
         )

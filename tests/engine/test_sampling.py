@@ -11,10 +11,9 @@ from scipy import stats
 from tests.engine.drawing import F32, Drawing, of_layout, same
 
 from partita.cost.step import price_step
+from partita.engine.requests import Sample, arrays
 from partita.engine.sampling import gumbel
-from partita.engine.settings import Sample, arrays
-from partita.measure.counts import predicted
-from partita.measure.trace import count_jaxpr
+from partita.measure.counts import count_jaxpr, predicted
 from partita.program.sampling import ALTERNATIVES, CANDIDATES, KINDS, ROUNDS, Kind, needs
 from partita.program.transformer import logits_sharding
 from partita.sharding import Mesh, parse_layout, plan_storage, resolve

@@ -59,7 +59,7 @@ def programs_of(model: Model, mesh: Mesh, layout: str, formats: Formats, run_opt
 @pytest.mark.parametrize("turn", some(1, range(2)))
 @pytest.mark.parametrize(("shape", "layout"), CASES, ids=str)
 def test_bytes_and_flops_are_as_predicted_with_each_on_and_off(
-    shape: tuple[int, ...], layout: str, turn: int
+    shape: tuple[int, int, int], layout: str, turn: int
 ):
     """Of a prefill and a decode step; each switch in one of the formats, every format in some, and with every
     other layout of the other model; in the full run of both."""
@@ -71,7 +71,7 @@ def test_bytes_and_flops_are_as_predicted_with_each_on_and_off(
         programs = programs_of(next(turns), mesh, layout, formats, run_options)
         found = resolve(parse_layout(layout, mesh.axes), programs.storage, mesh, 8, 16)
         for check in (
-            check_prefill(programs, found, 8, 16, compiled=False),
+            check_prefill(programs, found, found, 8, 16, compiled=False),
             check_decode(programs, found, 8, 32, compiled=False),
         ):
             assert check.exact, (run_options, formats, check.phase, check.predicted, check.counted)

@@ -13,7 +13,7 @@ from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
 from partita.measure import clock as module
 from partita.measure.calibrate.machine import machine
-from partita.measure.clock import Clocked, PhaseClock, clock
+from partita.measure.clock import ClockedStep, PhaseClock, clock
 from partita.measure.stopwatch import Timed
 from partita.planner.pair import expected
 from partita.sharding.mesh import Mesh
@@ -52,9 +52,9 @@ LAYOUTS = [
 LAYOUTS.sort(key=lambda each: expected(each).step_seconds)
 
 
-def run(prediction: Prediction, measured: float, slower: float = 1.0) -> Clocked:
+def run(prediction: Prediction, measured: float, slower: float = 1.0) -> ClockedStep:
     """On a machine whose probe ran so much slower than when it was calibrated."""
-    return Clocked(prediction, Timed(measured, measured * 1.1, 3), slower)
+    return ClockedStep(prediction, Timed(measured, measured * 1.1, 3), slower)
 
 
 def phase(*measured: float) -> PhaseClock:

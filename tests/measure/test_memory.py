@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from partita.cost.step import Step, price_step
-from partita.engine.matmul import BLOCK_FLOATS
+from partita.engine.cpu import BLOCK_FLOATS
 from partita.engine.steps import Programs
-from partita.measure.memory import compiled_bytes
+from partita.measure.launches import Launch, decode_launches, first_draw, ints, prefill_launches
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.sharding.layout import ceil_to, product
 from partita.specs.formats import Formats
@@ -91,26 +89,21 @@ def programs_of(case: Case) -> tuple[Programs, Layout]:
     return programs, resolve(roles, programs.storage, mesh, case.batch, case.queries)
 
 
-def ints(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.int32)
-
-
-def lowered(case: Case) -> tuple[Any, Step]:
-    """The step of a case, not yet compiled, and its prediction."""
+def launched(case: Case) -> tuple[tuple[Launch, ...], Step]:
+    """What generation launches for the step of a case, not yet compiled, and its prediction."""
     programs, layout = programs_of(case)
     size = programs.mesh.size
     batch = ceil_to(case.batch, product(size, layout.batch_axes))
-    context, parameters = programs.whole_turns(case.context), programs.parameters()
-    run: Any
+    context = programs.whole_turns(case.context)
     if case.phase == "prefill":
-        run, args = programs.prefill(layout), (ints(batch, case.queries), ints(batch))
+        launches = prefill_launches(programs, layout, layout, batch, case.queries)
+    elif case.phase == "decode":
+        launches = decode_launches(programs, layout, batch, context)
     else:
         cache = programs.cache(layout, batch, context, case.queries)
-        if case.phase == "chunk":
-            run = programs.extend(layout)
-            args = (cache, ints(batch, case.queries), ints(batch), ints(batch))
-        else:
-            run, args = programs.decode(layout), (cache, ints(batch), ints(batch))
+        arguments = (programs.parameters(), cache, ints(batch, case.queries), ints(batch), ints(batch))
+        draw = first_draw(programs, layout, layout, batch, context, case.queries)
+        launches = (Launch(programs.extend(layout), arguments), draw)
     step = price_step(
         programs.model,
         layout,
@@ -121,7 +114,7 @@ def lowered(case: Case) -> tuple[Any, Step]:
         context=context or None,
         run_options=programs.run_options,
     )
-    return run.lower(parameters, *args), step
+    return launches, step
 
 
 def blocks_of(case: Case) -> int:
@@ -136,8 +129,11 @@ def blocks_of(case: Case) -> int:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_compiled_step_takes_what_is_predicted(case: Case):
-    step, predicted = lowered(case)
-    found = compiled_bytes(step.compile(compiler_options=QUICK)) - predicted.weight_bytes
+    launches, predicted = launched(case)
+    programs = [launch.run.lower(*launch.arguments).compile(compiler_options=QUICK) for launch in launches]
+    held = [launch.held_bytes(each) for launch, each in zip(launches, programs, strict=True)]
+    print(f"{case}: {held}")
+    found = max(held) - predicted.weight_bytes
     expected = predicted.memory_bytes - predicted.weight_bytes  # weights are exact, and would hide much
     print(f"{case}: {found / expected:.3f} of {expected / 1e6:.2f} MB beside weights")
     assert found <= expected + blocks_of(case)

@@ -148,7 +148,7 @@ def test_sizes_are_padded_before_they_are_checked():
     programs = Programs(MODEL, MESH, STORAGE, F32)
     layout = resolve(PREFILL, STORAGE, MESH, batch=1, queries=8)
     assert layout.tokens_l
-    assert check_prefill(programs, layout, 1, 8, compiled=True).exact
+    assert check_prefill(programs, layout, layout, 1, 8, compiled=True).exact
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_a_linear_cost_of_traffic_is_exact_however_few_the_buckets():
         step_seconds=step_seconds,
         buckets=5,
     )
-    assert server.prefill_seconds == pytest.approx([1e-4 * traffic.mean_new, 2e-4 * traffic.mean_prompt])
+    assert server.prefill_seconds == pytest.approx([1e-4 * traffic.mean("new"), 2e-4 * traffic.mean_prompt])
     assert asked == [mean_slot_context(traffic)]
     assert server.mean_output == traffic.mean_output
     decode = traffic.mean_output * (0.01 + 1e-6 * asked[0]) / 128

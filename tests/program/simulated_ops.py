@@ -61,13 +61,11 @@ class SimulatedOps:
         a: Spread,
         b: Spread,
         *,
-        bias: Spread | None = None,
         plus: Spread | None = None,
         to: str | None = None,
         causal: bool = False,
         precise: bool = False,
     ) -> Spread:
-        assert bias is None  # no model here has one
         out = a.meet(b, lambda x, y: np.einsum(text, x, y), contract(text, a.sharding, b.sharding))
         out = out if plus is None else self.add(out, plus)
         return out if to is None else self.to(out, to)
@@ -76,7 +74,8 @@ class SimulatedOps:
         self, y: Spread, gathered: str, products: Sequence[Product[Spread]]
     ) -> tuple[Spread, list[Spread]]:
         y = self.to(y, gathered)
-        return y, [self.einsum(p.text, y, p.weight, bias=p.bias, to=p.to) for p in products]
+        assert not any(p.bias for p in products)  # no model here has one
+        return y, [self.einsum(p.text, y, p.weight, to=p.to) for p in products]
 
     def add(self, a: Spread, b: Spread) -> Spread:
         assert a.sharding == b.sharding

@@ -9,6 +9,7 @@ from tests.reference import feed_forward, normalise, rotate
 from tests.sharding.simulated_mesh import SimulatedMesh
 
 from partita.program import transformer
+from partita.program.ops import Pass
 from partita.sharding import Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Latent, Model
 from partita.specs.parameters import parameter_table
@@ -110,10 +111,8 @@ def test_every_layout_computes_the_equations(model: Model, text: str, phase: str
     if phase == "decode":
         x, expected, positions = x[:, -1:], expected[:, -1:], positions[:, -1:]
         cache, lengths = ops.place(rows, layout.latent_cache), ops.place(np.full(BATCH, TOKENS), "B")
-    at = ops.place(positions, "B L")
-    got, kept = transformer.block(
-        ops, model, layout, weights, ops.place(x, layout.residual), at, cache, lengths, local=False
-    )
+    run = Pass(ops, model, layout, ops.place(positions, "B L"), lengths)
+    got, kept = transformer.block(run, weights, ops.place(x, layout.residual), cache, local=False)
     for device, value in ops.place(expected, layout.residual).held.items():
         np.testing.assert_allclose(got.held[device], value, atol=1e-9)
     if not layout.attn_s:
@@ -131,4 +130,4 @@ def test_an_interpreter_without_latent_attention_says_so():
         ops.place(np.zeros((1, 1)), "B L"),
     )
     with pytest.raises(ValueError, match="SimulatedOps does not run latent attention"):
-        transformer.block(ops, model, layout, {}, x, positions, None, None, local=False)
+        transformer.block(Pass(ops, model, layout, positions), {}, x, None, local=False)

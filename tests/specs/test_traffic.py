@@ -105,7 +105,7 @@ def rows(most: int = 3000) -> st.SearchStrategy[list[tuple[int, int, int, float]
 
 def test_one_shape():
     one = Traffic.of(2048, 64, 1984)
-    assert (one.requests, one.mean_prompt, one.mean_output, one.mean_prefix, one.mean_new) == (
+    assert (one.requests, one.mean_prompt, one.mean_output, one.mean_prefix, one.mean("new")) == (
         1, 2048, 64, 1984, 64,
     )  # fmt: skip
     assert one.longest == 2112

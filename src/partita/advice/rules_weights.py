@@ -108,7 +108,7 @@ def _channels(prediction: Prediction) -> Iterator[Rule]:
             name="quantisation",
             hard=False,
             message=f"quantisation: int8 channels are split over axes {axes}, so their scales "
-            f"({_SCALE_BYTES} bytes each, not counted with the weights) are kept on every part",
+            f"({_SCALE_BYTES} bytes each, counted with the weights) are kept on every part",
             alternative="no layout of several chips avoids it; the values are those of whole channels",
             size=int(held - split),
             needed=int(held),

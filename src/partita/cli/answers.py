@@ -58,8 +58,6 @@ def stream(
     once it has ended.
     """
 
-    from partita.engine.generation import run
-
     def write(text: str) -> None:
         if not quiet:
             sys.stdout.write(text)
@@ -68,7 +66,7 @@ def stream(
     answers, start, first = [Answer() for _ in range(sampling.n)], time.perf_counter(), 0.0
     if sampling.n == 1:
         write(shown)
-    for written in run(engine, [ids], [sampling]):
+    for written in engine.written([ids], [sampling]):
         first = first or time.perf_counter() - start
         answer = answers[written.sample]
         answer.add(written.piece)

@@ -28,9 +28,8 @@ import numpy as np
 
 from partita.cost.ledger import Ledger, Loop, Number, Sized
 from partita.cost.links import Links
-from partita.program.looping import gather_step, name_of, scatter_step
 from partita.program.ops import Product
-from partita.program.options import RunOptions
+from partita.program.options import RunOptions, gather_step, name_of, scatter_step
 from partita.sharding.reshard import Step
 
 

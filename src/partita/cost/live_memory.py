@@ -1,10 +1,10 @@
 """What a chip holds beside what is stored while an operation runs: its operands, what it gives, what waits.
 
 A part of `CostOps`. An operation needs its operands and its result at once; of shards that travel in blocks
-(`RunOptions.blocks`), what is gathered, scattered or traded along an inner dim is there twice. What a block's
-projections gave waits until the part of the program that they are named after is left; the residual waits all
-the time, and is added by `step.py`. Weights and caches as stored are counted there too. Knows nothing about
-time.
+(`Backend.in_blocks`), what is gathered, scattered or traded along an inner dim is there twice. What the
+projections of a layer gave waits until the part of the program that they are named after is left; the
+residual waits all the time, and is added by `step.py`. Weights and caches as stored are counted there too.
+Knows nothing about time.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class LiveMemory:
     def _twice(self, step: Step, dim: str) -> bool:
         """Whether shards of a dim have to be put in place: it is dealt out, or they are blocks and others are
         in front of it."""
-        return dim == INTERLEAVED or (self.run_options.blocks and step.before.dims.index(dim) > 0)
+        return dim == INTERLEAVED or (self.run_options.backend.in_blocks and step.before.dims.index(dim) > 0)
 
     def _hold_waves(self, x: Sized, own_base: bool) -> None:
         """x [B L ... D] and what it is turned into; from here on a sine and a cosine of each two of its last

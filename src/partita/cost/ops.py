@@ -177,7 +177,6 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
         a: Sized,
         b: Sized,
         *,
-        bias: Sized | None = None,
         plus: Sized | None = None,
         to: str | None = None,
         causal: bool = False,
@@ -244,7 +243,7 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
         out = self.take(h, "M", 0)
         self._hold(h, out)  # what attention adds to a parallel block is as large as what waits here
         self._leave("ffn")
-        if self.run_options.blocks:  # on CPUs what it was made from is not freed before the product
+        if self.run_options.backend.keeps_gated:
             self._wait("ffn/gated", out)
         return out
 

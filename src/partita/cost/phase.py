@@ -144,11 +144,6 @@ class PhaseRun:
             self._layouts[chunk.queries] = found
         return found
 
-    def stage_bounds(self, chunk: Chunk) -> tuple[Bound, ...]:
-        """Of one microbatch on each stage, in order."""
-        found = {part: self._bound(chunk, part) for part in set(self.setting.parts)}
-        return tuple(found[part] for part in self.setting.parts)
-
     def stage_seconds(self, chunk: Chunk, clock: Clock | None = None) -> tuple[Number, ...]:
         clock = clock or self.bound_clock
         found = {

@@ -17,6 +17,7 @@ from partita.program.sampling import (
     BITS,
     NUMBERS,
     ROUNDS,
+    Drawing,
     Kind,
     SamplingOps,
     Turn,
@@ -40,6 +41,11 @@ class Draws:
     sizes: Mapping[str, Number]
     _hold: Callable[..., None]
     bytes: Callable[[Sized], Number]
+
+    def rows(self, logits: Sized, rows: Sized) -> Sized:
+        out = replace(logits, sizes={**logits.sizes, "B": rows.sizes["B"]})
+        self._hold(logits, out)
+        return out
 
     def penalise(self, logits: Sized, history: Mapping[str, Sized], settings: Mapping[str, Sized]) -> Sized:
         self._hold(besides=_FULL * self.bytes(logits))
@@ -141,4 +147,4 @@ def price_draw(ops: SamplingOps[Sized], logits: Sized, vocabulary: int, kind: Ki
     settings["seed"] = replace(one, sharding=Sharding("BM", ("", "")))
     known = replace(logits, sharding=logits.sharding.without("L"))
     history: dict[str, Sized] = dict.fromkeys(("prompt", "output", "bias"), known)
-    sample(ops, logits, vocabulary, kind, settings, one, history)
+    sample(ops, logits, vocabulary, kind, Drawing(settings, one, history))

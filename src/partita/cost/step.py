@@ -12,16 +12,14 @@ from partita.cost.ops import CostOps
 from partita.cost.sampling import price_draw
 from partita.cost.schedule import StageLayers, whole
 from partita.program import transformer
+from partita.program.ops import Pass
 from partita.program.options import RunOptions
-from partita.program.sampling import Kind
+from partita.program.sampling import Kind, logits_of_slots
 from partita.sharding.layout import Layout, ceil_to, product, union
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 from partita.specs.parameters import parameter_table
-
-_GAPS = 16
-"""On CPUs one part in so many of what is held at once is lost between buffers, as measured there."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,7 @@ def price_step(
         free_permutes=free_permutes,
         run_options=run_options,
     )
+    backend = ops.run_options.backend
     padded = layout.storage.padded(model, sizes) | {"M": 1}
     batch = ceil_to(batch, product(sizes, layout.batch_axes))
     ops.ledger.sequences = batch / product(sizes, layout.attn_b)
@@ -92,16 +91,19 @@ def price_step(
     residual = Sized(
         parse(layout.residual), {"B": batch, "L": queries, "E": padded["E"]}, formats.activations
     )
-    x = transformer.embed(ops, model, layout, top, tokens, tokens) if part.embeds else residual
     lengths = None if cache is None else Sized(parse("B"), {"B": batch}, "f32")
-    x, _ = transformer.blocks(ops, model, layout, weights, x, tokens, cache, lengths)
+    run = Pass(ops, model, layout, tokens, lengths)
+    x = transformer.embed(run, top, tokens) if part.embeds else residual
+    x, _ = transformer.blocks(run, weights, x, cache)
     if part.unembeds:
         counts = None if all_logits else Sized(parse("B"), {"B": batch}, "f32")
-        logits = transformer.head(ops, model, layout, top, x, counts)
+        logits = transformer.head(run, top, x, counts)
         if sampler and not all_logits:
             price_draw(ops, logits, model.vocabulary, sampler)
-    # the residual (XLA's CPU backend keeps two), and tokens and positions, which every chip has whole
-    held = ops.ledger.held_bytes + (1 + ops.run_options.blocks) * ops.bytes(residual) + 2 * ops.bytes(tokens)
+        if backend.results_apart:
+            ops.ledger.held_bytes = ops.ledger.held_bytes + ops.bytes(logits)
+    # beside the residual tokens and positions, which every chip has whole
+    held = ops.ledger.held_bytes + backend.residuals * ops.bytes(residual) + 2 * ops.bytes(tokens)
     return Step(
         ledger=ops.ledger,
         batch=batch,
@@ -110,7 +112,7 @@ def price_step(
         weight_bytes=sum(top[name].stored_bytes for name in _ends(model, part))
         + part.layers * sum(w.stored_bytes for w in weights.values()),
         kv_bytes=ops.cache_bytes,
-        activation_bytes=held + held // _GAPS * ops.run_options.blocks,
+        activation_bytes=backend.with_gaps(held),
     )
 
 
@@ -143,6 +145,28 @@ def price_cache_reshard(
             with ops.repeated(layers):
                 for before, after in zip(_caches(model, source), _caches(model, target), strict=True):
                     transformer.reshard_cache(ops, in_cache(parse(before), held, formats.kv), after)
+    return ops.ledger
+
+
+def price_first_draw(
+    model: Model,
+    source: Layout,
+    target: Layout,
+    sizes: Mapping[str, Number],
+    formats: Formats,
+    *,
+    batch: Number,
+) -> Ledger:
+    """Prices the likeliest first token of every slot of decode's layout, one for each prompt, from the logits
+    that a prefill step in `source` gave."""
+    ops = CostOps(sizes, formats, 0)
+    vocabulary = target.storage.padded(model, sizes)["V"]
+    logits = Sized(
+        parse(transformer.logits_sharding(source)), {"B": batch, "L": 1, "V": vocabulary}, "f32", "f32"
+    )
+    rows = Sized(parse("B"), {"B": batch}, "f32")
+    own = logits_of_slots(ops, logits, rows, transformer.logits_sharding(target))
+    price_draw(ops, own, model.vocabulary, "greedy")
     return ops.ledger
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from partita.engine.int8 import quantise_rows
+from partita.engine import cpu
 from partita.engine.local import Local, Places, aligned
-from partita.engine.matmul import as_bits
 from partita.program.ops import Seen
 from partita.program.options import RunOptions
 from partita.program.rotary import frequencies, magnitude
@@ -36,7 +35,7 @@ class AttentionOps(Places):
     on_cpu: bool
     run_options: RunOptions
     waves: dict[tuple[int, bool], tuple[jax.Array, jax.Array]]
-    """Of the positions of one trace, what queries and keys are turned by."""
+    """Sines and cosines that queries and keys are turned by, kept for the positions of one trace."""
 
     def take(self, t: Local, dim: str, index: int) -> Local:
         value = jax.lax.index_in_dim(t.value, index, t.sharding.dims.index(dim), keepdims=False)
@@ -109,7 +108,7 @@ class AttentionOps(Places):
         return jnp.where(aligned(visible, "BLS", scores.sharding.dims), value, _MASKED)
 
     def _power(self, value: jax.Array) -> jax.Array:
-        """Of what `_masked` gives: e^x is 2^(x log2 e), and that factor is in the scale."""
+        """Exponentials of what `_masked` gives: e^x is 2^(x log2 e), and that factor is in the scale."""
         return jnp.exp2(value) if self.run_options.base2_softmax else jnp.exp(value)
 
     def _visible(self, scores: Local, seen: Seen[Local]) -> jax.Array:
@@ -149,29 +148,41 @@ class AttentionOps(Places):
         """Keys or values [... D] in the cache's format."""
         if self.kv != jnp.int8:
             return Local(new.value.astype(self.kv), new.sharding)
-        rows, scale = quantise_rows(new.value)
+        rows, scale = _quantised(new.value)
         return Local(rows, new.sharding, scale=Local(scale, new.sharding.without("D")))
 
     def write(self, cache: Local, new: Local, positions: Local, lengths: Local) -> Local:
         dims, split = cache.sharding.dims, self._split(cache.sharding[INTERLEAVED])
         local = cache.value.shape[dims.index(INTERLEAVED)]
-        written = (positions.value >= 0) & (positions.value < lengths.value[:, None])
+        kept = (positions.value >= 0) & (positions.value < lengths.value[:, None])
         shards = product(self.sizes, "".join(split))
         places = positions.value % (local * shards)
         if split:
             places, turn = jnp.divmod(places, shards)
-            written &= turn == self._turn(split)
+            kept &= turn == self._turn(split)
         # padding, or another device's, has no place: one of its own behind all, for none is written twice
         count = places.shape[1]
-        places = jnp.where(written, places, local + jnp.arange(count))
+        places = jnp.where(kept, places, local + jnp.arange(count))
         stored = self._stored(new)
         scale = cache.scale
         if scale is not None and stored.scale is not None:
             scale = replace(scale, value=_put(scale.value, "BKS", places, stored.scale.value))
-        if self.on_cpu and self.kv == jnp.bfloat16:  # XLA's CPU backend scatters these as floats, all of them
-            bits = _put(as_bits(cache.value), dims, places, as_bits(stored.value))
-            return replace(cache, value=jax.lax.bitcast_convert_type(bits, self.kv))
-        return replace(cache, value=_put(cache.value, dims, places, stored.value), scale=scale)
+
+        def put(cache: jax.Array, new: jax.Array) -> jax.Array:
+            return _put(cache, dims, places, new)
+
+        written = (
+            cpu.scattered(put, cache.value, stored.value) if self.on_cpu else put(cache.value, stored.value)
+        )
+        return replace(cache, value=written, scale=scale)
+
+
+def _quantised(value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """[... D] -> int8 [... D] and its float32 scale [...]: the largest magnitude of a row is 127."""
+    value = value.astype(jnp.float32)
+    largest = jnp.max(jnp.abs(value), axis=-1)
+    scale = jnp.where(largest > 0, largest / 127, 1.0)
+    return jnp.round(value / scale[..., None]).astype(jnp.int8), scale
 
 
 def _put(cache: jax.Array, dims: str, places: jax.Array, new: jax.Array) -> jax.Array:

@@ -34,10 +34,12 @@ class Ring:
 
     axes: tuple[str, ...]
     sizes: Mapping[str, int]
+    two_way: bool
+    """Whether shards go both ways round at once."""
 
     @staticmethod
-    def over(axes: str, sizes: Mapping[str, int]) -> Ring:
-        return Ring(tuple(a for a in axes if sizes[a] > 1), sizes)
+    def over(axes: str, sizes: Mapping[str, int], two_way: bool) -> Ring:
+        return Ring(tuple(a for a in axes if sizes[a] > 1), sizes, two_way)
 
     @property
     def chips(self) -> int:
@@ -68,6 +70,16 @@ class Ring:
         return number
 
 
+@dataclass(frozen=True)
+class Sums:
+    """The format that sums travel in, and what each chip's own product is multiplied by and increased by
+    before: arrays in the result's dims, `times` with 1 or all of each."""
+
+    format: Any
+    times: jax.Array | None = None
+    plus: jax.Array | None = None
+
+
 def gathered_products(
     travels: jax.Array,
     dims: str,
@@ -75,8 +87,6 @@ def gathered_products(
     others: Sequence[tuple[str, jax.Array]],
     ring: Ring,
     product: Product,
-    *,
-    two_way: bool,
 ) -> tuple[jax.Array, list[jax.Array]]:
     """`travels` gathered along `dim`, and einsum(text, that, other) for each (text, other), in one round.
 
@@ -88,7 +98,7 @@ def gathered_products(
     size = travels.shape[axis]
     found: list[Any] = [None] * len(others)
     shards = {}
-    for distance, shard in _arrivals(travels, axis, ring, two_way):
+    for distance, shard in _arrivals(travels, axis, ring):
         shards[distance % ring.chips] = shard
         start = ring.shard(distance) * size
         for i, (text, other) in enumerate(others):
@@ -120,16 +130,11 @@ def scattered_product(
     dim: str,
     ring: Ring,
     product: Product,
-    *,
-    two_way: bool,
-    format: Any,
-    times: jax.Array | None = None,
-    plus: jax.Array | None = None,
+    sums: Sums,
 ) -> jax.Array:
     """einsum(text, first, second) x times + plus, summed over the ring, and scattered along a `dim` of that.
 
-    `times` (1 or all of each dim) and `plus` are in the result's dims, each chip's own. Sums travel in
-    `format` and are made in that of `product`'s, in which the result is.
+    Sums are made in the format of `product`'s, in which the result is.
     """
     (left, right), out = text.split("->")[0].split(","), text.split("->")[1]
     chips, at = ring.chips, out.index(dim)
@@ -145,18 +150,18 @@ def scattered_product(
             return jax.lax.dynamic_slice_in_dim(operand, ring.shard(distance) * size, size, axis)
 
         found = product(text, cut(first, left), cut(second, right))
-        if times is not None:
-            found = found * cut(times, out)
-        return found if plus is None else found + cut(plus, out)
+        if sums.times is not None:
+            found = found * cut(sums.times, out)
+        return found if sums.plus is None else found + cut(sums.plus, out)
 
-    def pull(sums: jax.Array | None, distance: int) -> jax.Array | None:
-        return None if sums is None else ring.pull(sums.astype(format), distance)
+    def pull(summed: jax.Array | None, distance: int) -> jax.Array | None:
+        return None if summed is None else ring.pull(summed.astype(sums.format), distance)
 
-    if not two_way:
-        sums = part(1 - chips)
+    if not ring.two_way:
+        summed = part(1 - chips)
         for distance in range(2 - chips, 1):
-            sums = _plus(part(distance), pull(sums, 1), at)
-        return sums
+            summed = _plus(part(distance), pull(summed, 1), at)
+        return summed
     back, on = None, None  # sums on their way to the chips behind this one, and to those further on
     if chips % 2 == 0:
         back, on = _halves(part(chips // 2), at)
@@ -166,10 +171,10 @@ def scattered_product(
     return _plus(_plus(part(0), pull(back, 1), at), pull(on, -1), at, last=True)
 
 
-def _arrivals(shard: jax.Array, at: int, ring: Ring, two_way: bool) -> Iterator[tuple[int, jax.Array]]:
+def _arrivals(shard: jax.Array, at: int, ring: Ring) -> Iterator[tuple[int, jax.Array]]:
     """This chip's shard and then those of all others, each with how much further on its chip is."""
     chips = ring.chips
-    if not two_way:
+    if not ring.two_way:
         for distance in range(chips - 1):
             nearer, shard = shard, ring.pull(shard, 1)  # sent before the product it need not wait for
             yield distance, nearer

@@ -1,20 +1,17 @@
 """One step of a resharding on a device's array: the local slice or the JAX collective that it is.
 
-In blocks, shards travel stacked in front, and are put in place by a copy: along an inner dim XLA's CPU
-backend would transpose the array, element by element, to make that dim the outermost and back (the gather of
-a weight's columns took 2.4 times as long). Elsewhere a collective along any dim holds no more than what it
-takes and gives. Knows nothing about the program; `sharding.reshard` chose the steps. Axes of size 1 start no
-collective.
+In blocks, shards travel stacked in front, and are put in place by a copy, as XLA's CPU backend needs it
+(`cpu.py`). Elsewhere a collective along any dim holds no more than what it takes and gives. Knows nothing
+about the program; `sharding.reshard` chose the steps. Axes of size 1 start no collective.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
 
+from partita.engine import cpu
 from partita.sharding.interleave import INTERLEAVED, from_blocks, to_blocks
 from partita.sharding.layout import product
 from partita.sharding.reshard import Step
@@ -40,38 +37,24 @@ def move(value: jax.Array, step: Step, sizes: Mapping[str, int], blocks: bool = 
             value = jax.lax.dynamic_slice_in_dim(value, jax.lax.axis_index(axes) * size, size, dim)
         case "reduce-scatter":
             if blocks:
-                value = jax.lax.psum_scatter(_blocks(value, dim, shards), axes)
+                value = cpu.reduce_scatter(value, axes, dim, shards)
             else:
                 value = jax.lax.psum_scatter(value, axes, scatter_dimension=dim, tiled=True)
         case "all-reduce":
             value = jax.lax.psum(value, axes)
         case "all-to-all":
             if blocks:
-                found = jax.lax.all_to_all(_blocks(value, to, shards), axes, split_axis=0, concat_axis=0)
-                value = _whole(found, dim)
+                value = cpu.all_to_all(value, axes, dim, to, shards)
             else:
                 value = jax.lax.all_to_all(value, axes, split_axis=to, concat_axis=dim, tiled=True)
         case "all-gather":
             if blocks:
-                value = _whole(jax.lax.all_gather(value, axes), dim)
+                value = cpu.all_gather(value, axes, dim)
             else:
                 value = jax.lax.all_gather(value, axes, axis=dim, tiled=True)
         case "collective-permute":
             value = _permute(value, step, axes, sizes)
     return from_blocks(value, dim, shards) if step.loses == INTERLEAVED else value
-
-
-def _blocks(value: jax.Array, dim: int, shards: Sequence[int]) -> jax.Array:
-    """The shards of a dim, stacked in front."""
-    shape = value.shape
-    cut = value.reshape(*shape[:dim], math.prod(shards), -1, *shape[dim + 1 :])
-    return jnp.moveaxis(cut, dim, 0)
-
-
-def _whole(blocks: jax.Array, dim: int) -> jax.Array:
-    """Shards of a dim that are stacked in front, joined along it."""
-    shape = blocks.shape[1:]
-    return jnp.moveaxis(blocks, 0, dim).reshape(*shape[:dim], -1, *shape[dim + 1 :])
 
 
 def _permute(value: jax.Array, step: Step, axes: tuple[str, ...], sizes: Mapping[str, int]) -> jax.Array:

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ import numpy as np
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import Checkpoint
 from partita.engine.devices import devices_for
-from partita.engine.generation import Completion, completions, run
+from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
 from partita.engine.parameters import place
 from partita.engine.requests import check_prompts, separate, whole_ids
 from partita.engine.slots import Prompts, Slots
 from partita.engine.steps import Programs
-from partita.engine.stopping import Piece
+from partita.engine.stopping import Ending, Numbers, Piece
 from partita.errors import InputError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan
@@ -239,7 +240,7 @@ class Engine:
     def pieces(self, prompt: str | Sequence[int], sampling: Sampling) -> Iterator[Piece]:
         """The continuation of one prompt, a piece a token, until it ends; the first of its samples."""
         one = sampling.model_copy(update={"n": 1})
-        return (written.piece for written in run(self, [self.tokens(prompt)], [one]))
+        return (written.piece for written in self.written([self.tokens(prompt)], [one]))
 
     def stream(self, prompt: str | Sequence[int], **sampling: Any) -> Iterator[str]:
         """The continuation of a prompt, text or token ids, as pieces of text while it is decoded.
@@ -267,7 +268,18 @@ class Engine:
             raise InputError(
                 "sampling", len(requests), f"settings for each of {len(prompts)} prompts are needed"
             )
-        return completions(run(self, [self.tokens(prompt) for prompt in prompts], requests), requests)
+        return completions(self.written([self.tokens(prompt) for prompt in prompts], requests), requests)
+
+    def written(self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling]) -> Iterator[Written]:
+        """The pieces of every sample of every prompt as they are drawn, each prompt with settings of its own.
+
+        Raises InputError before anything is run for a prompt or setting that the model does not take.
+        """
+        return run(requests, partial(self.read, prompts, requests), self._ending)
+
+    def _ending(self, request: Sampling) -> Ending:
+        words = Numbers() if self.tokenizer is None else self.tokenizer.stream()
+        return Ending(request, words, self.eos_ids)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], max_tokens: int, stop: frozenset[int] = frozenset()

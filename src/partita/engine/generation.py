@@ -1,24 +1,23 @@
 """Requests continued together: prompts read in one go, then a token a step for every sample until all end.
 
-Every prompt is read once, however many samples are drawn of it. Knows no HTTP and no order of requests: all
-begin at once, and what has ended leaves its slot empty.
+Every prompt is read once, however many samples are drawn of it. It is handed its slots; it knows no HTTP and
+no order of requests: all begin at once, and what has ended leaves its slot empty.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from partita.engine.settings import Sample
-from partita.engine.slots import Place, Tokens
-from partita.engine.stopping import Ending, Likely, Numbers, Piece
+from partita.engine.requests import Sample
+from partita.engine.slots import Place, Prompts, Slots, Tokens
+from partita.engine.stopping import Ending, Likely, Piece
 from partita.program.sampling import ALTERNATIVES
 from partita.specs.sampling import Sampling
 
-if TYPE_CHECKING:
-    from partita.engine.engine import Engine
+Read = Callable[[int], tuple[Slots, Prompts]]
+"""Reads the prompts of all requests to their end, and makes slots for so many samples of them."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,24 @@ class Completion:
     tokens: list[int]
     finish: str
     likely: list[Likely]
-    """Of each token, where log-probabilities were asked for."""
+    """One for each token, where log-probabilities were asked for."""
 
 
-def run(engine: Engine, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling]) -> Iterator[Written]:
+def run(requests: Sequence[Sampling], read: Read, ending: Callable[[Sampling], Ending]) -> Iterator[Written]:
     """The pieces of every sample of every request as they are drawn, each prompt with its request's settings.
 
-    Raises InputError before anything is run for a prompt or setting that the model does not take.
+    ending: how the text of a request begins, to be written on.
     """
     samples = [(number, copy) for number, request in enumerate(requests) for copy in range(request.n)]
     seeds = [secrets.randbits(63) if request.seed is None else request.seed for request in requests]
-    slots, read = engine.read(prompts, requests, len(samples))
-    endings = [_ending(engine, requests[number]) for number, _ in samples]
+    slots, prompts = read(len(samples))
+    endings = [ending(requests[number]) for number, _ in samples]
     places = [
         Place(number, slot, Sample(requests[number], seeds[number], copy))
         for slot, (number, copy) in enumerate(samples)
     ]
-    found, going = slots.insert(read, places), list(range(len(samples)))
-    del read
+    found, going = slots.insert(prompts, places), list(range(len(samples)))
+    del prompts
     while True:
         for slot in list(going):
             number, copy = samples[slot]
@@ -87,12 +86,6 @@ def _completion(pieces: list[Piece]) -> Completion:
         finish=pieces[-1].finish or "length",
         likely=[piece.likely for piece in pieces if piece.likely is not None],
     )
-
-
-def _ending(engine: Engine, request: Sampling) -> Ending:
-    tokenizer = engine.tokenizer
-    words = Numbers() if tokenizer is None else tokenizer.stream()
-    return Ending(request, words, engine.eos_ids)
 
 
 def _likely(found: Tokens, slot: int, asked: int | None) -> Likely | None:

@@ -23,12 +23,12 @@ class Local:
     settles: Any = None
     """The dtype it takes once fully summed; None where it keeps its own."""
     scale: Local | None = None
-    """Of int8 values: what they are multiplied by, for some of the dims."""
+    """What int8 values are multiplied by, for some of the dims."""
     times: Local | None = None
-    """Of a partial sum: what it is multiplied by once summed, for some of its dims; of attention's shares:
-    what the product with them is."""
+    """What a partial sum is multiplied by once it is summed, for some of its dims; with attention's shares,
+    what their product is multiplied by."""
     plus: Local | None = None
-    """Of a partial sum: what is then added."""
+    """What is then added to a partial sum."""
 
 
 def aligned(value: jax.Array, dims: str, target: str) -> jax.Array:

@@ -2,27 +2,29 @@
 
 What each operation means is in `partita.program.ops`. Matmuls accumulate in float32, and partial sums
 travel in `formats.reduce` (float32 unless told otherwise). Axes of size 1 start no collective. Attention's
-operations are in `attention_ops.py`, products looped with collectives in `looped_ops.py`, draws of tokens in
-`sampling.py`.
+operations are in `attention_ops.py`, draws of tokens in `sampling.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from partita.engine import cpu
 from partita.engine.attention_ops import AttentionOps
-from partita.engine.collective_matmul_ops import CollectiveMatmulOps, scales_result
+from partita.engine.collective_matmul import Ring, Sums, gathered_products, scattered_product
 from partita.engine.collectives import move
 from partita.engine.local import Local, aligned
+from partita.engine.matmul import product
 from partita.engine.sampling import Draws
 from partita.program.ops import Product
-from partita.program.options import RunOptions
-from partita.sharding.reshard import reshard
+from partita.program.options import RunOptions, gather_step, name_of, scatter_step
+from partita.sharding.reshard import Step, reshard
 from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -30,7 +32,7 @@ from partita.specs.model import Model
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "int8": jnp.int8}
 
 
-class JaxOps(CollectiveMatmulOps, AttentionOps, Draws):
+class JaxOps(AttentionOps, Draws):
     """`program.ops.Ops` over `Local`, for a mesh whose axes have `sizes` devices."""
 
     def __init__(
@@ -43,10 +45,17 @@ class JaxOps(CollectiveMatmulOps, AttentionOps, Draws):
     ):
         self.sizes, self.model, self.on_cpu = sizes, model, on_cpu
         self.run_options = run_options or RunOptions()
-        self._scopes = []
+        self._scopes: list[str] = []
         self.activations, self.kv = DTYPES[formats.activations], DTYPES[formats.kv]
         self.reduce = DTYPES[formats.reduce]
         self.waves = {}
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        self._scopes.append(name)
+        with jax.named_scope(name):
+            yield
+        self._scopes.pop()
 
     # -- resharding -------------------------------------------------------------------------------------
 
@@ -56,7 +65,9 @@ class JaxOps(CollectiveMatmulOps, AttentionOps, Draws):
         for step in reshard(t.sharding, target):
             summed = t.sharding.partial and not step.after.partial
             t = replace(
-                t, value=move(t.value, step, self.sizes, self.run_options.blocks), sharding=step.after
+                t,
+                value=move(t.value, step, self.sizes, self.run_options.backend.in_blocks),
+                sharding=step.after,
             )
             t = self._settled(t) if summed else t
         return t if scale is None else replace(t, scale=scale)
@@ -85,32 +96,51 @@ class JaxOps(CollectiveMatmulOps, AttentionOps, Draws):
         a: Local,
         b: Local,
         *,
-        bias: Local | None = None,
         plus: Local | None = None,
         to: str | None = None,
         causal: bool = False,
         precise: bool = False,
     ) -> Local:
-        sharding, scale = contract(text, a.sharding, b.sharding), b.scale
-        if scale is not None and not scales_result(text, b):  # summed away: it goes first
+        return self._multiplied(Product("", text, b, to or ""), a, plus, precise)
+
+    def _multiplied(
+        self, p: Product[Local], a: Local, plus: Local | None = None, precise: bool = False
+    ) -> Local:
+        """`einsum`, and a bias added to it."""
+        sharding, scale = contract(p.text, a.sharding, p.weight.sharding), p.weight.scale
+        if scale is not None and not _scales_result(p):  # summed away: it goes first
             a, scale = replace(a, value=a.value * self._channels(scale, a)), None
-        step = None if to is None else self.scatter_looped(sharding, to)
-        if step is None:
-            value = self.product(text, a.value, b.value)
+        step = scatter_step(sharding, p.to) if p.to else None
+        ring = self._ring(step, "scatter")
+        if step is None or ring is None:
+            value = self._product(p.text, a.value, p.weight.value)
             if a.times is not None:  # shares of attention
                 value = value * aligned(a.times.value, a.times.sharding.dims, sharding.dims)
-            out = self._summed(Local(value, sharding, times=scale, plus=bias), precise)
+            out = self._summed(Local(value, sharding, times=scale, plus=p.bias), precise)
             if plus is not None:
-                out = self.add(plus, _apart(out) if self.on_cpu else out)
+                out = self.add(plus, replace(out, value=cpu.apart(out.value)) if self.on_cpu else out)
         else:
             times = added = None
             if plus is not None:  # to which the scale does not belong
                 times = scale and self._channels(scale, Local(a.value, sharding))
                 added, scale = self._unpended(plus).value.astype(jnp.float32), None
-            format = jnp.float32 if precise else self.reduce
-            value = self.scattered(text, (a.value, b.value), step, format, times, added)
-            out = self._summed(Local(value, step.after, times=scale, plus=bias), precise)
-        return out if to is None else self.to(out, to)
+            sums = Sums(jnp.float32 if precise else self.reduce, times, added)
+            value = scattered_product(p.text, a.value, p.weight.value, step.dim, ring, self._product, sums)
+            out = self._summed(Local(value, step.after, times=scale, plus=p.bias), precise)
+        return self.to(out, p.to) if p.to else out
+
+    def _product(self, text: str, a: jax.Array, b: jax.Array) -> jax.Array:
+        """float32, of this device's parts."""
+        return (cpu.product if self.on_cpu else product)(text, a, b, self.activations)
+
+    def _ring(self, step: Step | None, kind: str, *scopes: str) -> Ring | None:
+        """The devices that a collective passes one after the other, where the options loop it with the
+        product next to it."""
+        if step is None:
+            return None
+        way = self.run_options.way(name_of([*self._scopes, *scopes]), kind)
+        ring = Ring.over(step.axes, self.sizes, way == "two-way")
+        return ring if ring.axes and way != "none" else None
 
     def _summed(self, t: Local, precise: bool) -> Local:
         """A product in float32 in the format it travels in, where it is still to be summed, or settles in."""
@@ -122,14 +152,19 @@ class JaxOps(CollectiveMatmulOps, AttentionOps, Draws):
     def project(
         self, y: Local, gathered: str, products: Sequence[Product[Local]]
     ) -> tuple[Local, list[Local]]:
-        step = self.gather_looped(y, gathered, products)
-        if step is None:
+        """An int8 weight whose scale is summed over is multiplied with the scaled y, which is not one for
+        all: then nothing is looped."""
+        step, ring = gather_step(y.sharding, gathered, [p.text for p in products]), None
+        if step is not None and all(_scales_result(p) for p in products):
+            ring = self._ring(step, "gather", products[0].scope)
+        if step is None or ring is None:
             with self.scope("gather"):
                 y = self.to(y, gathered)
             return y, [self._product_of(y, p) for p in products]
         with self.scope("gather"):
             y = self.to(y, str(step.before))
-        whole, values = self.gathered(y, step, products)
+        others = [(p.text, p.weight.value) for p in products]
+        whole, values = gathered_products(y.value, y.sharding.dims, step.dim, others, ring, self._product)
         y, found = replace(y, value=whole, sharding=step.after), []
         for p, value in zip(products, values, strict=True):
             with self.scope(p.scope):
@@ -140,7 +175,7 @@ class JaxOps(CollectiveMatmulOps, AttentionOps, Draws):
 
     def _product_of(self, y: Local, p: Product[Local]) -> Local:
         with self.scope(p.scope):
-            return self.einsum(p.text, y, p.weight, bias=p.bias, to=p.to)
+            return self._multiplied(p, y)
 
     def add(self, a: Local, b: Local) -> Local:
         if a.sharding != b.sharding:
@@ -261,7 +296,6 @@ class JaxOps(CollectiveMatmulOps, AttentionOps, Draws):
         return self.to(Local(ids.astype(jnp.int32), Sharding("B", (best.sharding["B"],))), "B")
 
 
-def _apart(t: Local) -> Local:
-    """The same. XLA's CPU backend makes one kernel of both halves of a parallel block up to their sum, and
-    for it writes out constants as large as the hidden units; but not past a comparison."""
-    return replace(t, value=jnp.where(t.value == t.value, t.value, jnp.nan))
+def _scales_result(p: Product[Local]) -> bool:
+    """Whether the scale of the weight, if it has one, scales the product's channels."""
+    return p.weight.scale is None or set(p.weight.scale.sharding.dims) <= set(p.text.split("->")[1])

@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.checkpoints.int8 import channel_index, quantise
 from partita.checkpoints.protocol import Checkpoint, Index
-from partita.engine.shapes import Shapes
+from partita.engine.cache import Shapes
 from partita.errors import InputError
 from partita.specs.parameters import Parameter, all_parameters, scale_name
 

@@ -1,4 +1,4 @@
-"""Drawing tokens on a device's logits, and the randomness it hangs on.
+"""Drawing tokens on a device's logits, and the randomness it depends on.
 
 Part of `JaxOps`, see `program.sampling.SamplingOps`. Knows nothing about slots, batches or requests.
 
@@ -14,6 +14,7 @@ token in 1e5 is another one, and by some 1e-2 in bfloat16, about one in 100.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,9 @@ Settings = Mapping[str, Local]
 
 class Draws(Places):
     """`program.sampling.SamplingOps` over `Local`."""
+
+    def rows(self, logits: Local, rows: Local) -> Local:
+        return replace(logits, value=logits.value[rows.value])
 
     def penalise(self, logits: Local, history: Settings, settings: Settings) -> Local:
         value = logits.value + history["bias"].value[:, None]
@@ -184,7 +188,7 @@ class Draws(Places):
 def gumbel(seeds: ArrayLike, samples: ArrayLike, positions: ArrayLike, tokens: jax.Array) -> jax.Array:
     """Gumbel noise [B, V] of `tokens` [V], for seeds uint32 [B 2], samples [B] and positions [B].
 
-    Each number hangs on its own seed, sample, position and token alone: Threefry (Salmon et al. 2011).
+    Each number depends on its own seed, sample, position and token alone: Threefry (Salmon et al. 2011).
     """
 
     def row(seed: jax.Array, sample: jax.Array, position: jax.Array) -> jax.Array:

@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from partita.engine.draw_steps import Draw
-from partita.engine.settings import IDLE, Sample, arrays, biases, written
-from partita.engine.shapes import WHOLE
-from partita.engine.steps import Programs
+from partita.engine.cache import WHOLE
+from partita.engine.requests import IDLE, Sample, arrays, biases, written
+from partita.engine.steps import Draw, Programs
 from partita.errors import InputError
 from partita.program.sampling import KINDS, Kind, needs
 from partita.sharding.layout import Layout
@@ -117,14 +116,14 @@ class Slots:
             tokens[row, : len(part)] = part
         prompts.read += width
         if prompts.done and not first:
-            run = self.programs.prefill(prompts.layout, "logits")
+            run = self.programs.prefill(prompts.layout)
             prompts.logits, prompts.cache = run(self.parameters, tokens, prompts.lengths)
             return True
         self._make_room(prompts)
         held = np.minimum(first, prompts.lengths)
         counts = np.minimum(prompts.lengths - held, width)
         ending = (counts > 0) & (held + counts == prompts.lengths)
-        run = self.programs.extend(prompts.layout, "logits" if ending.any() else None)
+        run = self.programs.extend(prompts.layout, bool(ending.any()))
         found = run(self.parameters, prompts.cache, tokens, held, counts)
         if ending.any():
             found, prompts.cache = found
@@ -202,7 +201,7 @@ class Slots:
     def step(self) -> Tokens:
         """The next token of every slot."""
         sent = self._send()
-        run = self.programs.decode(self.layout, "logits")  # one program, whatever is drawn in whichever slot
+        run = self.programs.decode(self.layout)  # one program, whatever is drawn in whichever slot
         found, sent.positions, self._cache = run(self.parameters, self._cache, self._tokens, sent.positions)
         draw = self.programs.draws.next(self.layout, sent.kind)(found, *sent.given())
         sent.output = draw.output

@@ -1,7 +1,9 @@
 """The compiled steps: prefill whole or in chunks, the cache's way to decode's layout and into slots, decode.
 
-Each is the one program of `partita.program` inside `jax.shard_map`, for one layout, jitted; shapes of the
-batch are whatever it is called with. Knows shapes and shardings, but no checkpoint and no request.
+Prefill and decode end with the logits of the next token. The draws of it are programs of their own: every
+kind of draw goes with the one step that gives logits, which takes far longer to compile. Each is the one
+program of `partita.program` inside `jax.shard_map`, for one layout, jitted; shapes of the batch are whatever
+it is called with. Knows shapes and shardings, but no checkpoint and no request.
 """
 
 from __future__ import annotations
@@ -9,32 +11,39 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from partita.engine.draw_steps import DrawSteps
+from partita.engine import cpu
+from partita.engine.cache import (
+    WHOLE,
+    Cache,
+    Part,
+    Shapes,
+    into_slots,
+    kept,
+    local_part,
+    plain_part,
+    ringed,
+    roomy,
+)
 from partita.engine.local import Local
-from partita.engine.moving import into_slots, ringed, roomy
 from partita.engine.ops import JaxOps
 from partita.engine.requests import check_model
-from partita.engine.shapes import WHOLE, Cache, Part, Shapes, kept, local_part, plain_part
 from partita.program import transformer
-from partita.program.options import RunOptions
+from partita.program.ops import Pass
+from partita.program.options import XLA_CPU, Backend, RunOptions
+from partita.program.sampling import Drawing, Kind, logits_of_slots, sample
+from partita.program.transformer import logits_sharding
 from partita.sharding.layout import Layout, Storage, product
 from partita.sharding.mesh import Mesh
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 from partita.specs.parameters import scale_name
-
-Gives = Literal["tokens", "logits"]
-
-
-_SPARING = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-"""XLA's CPU backend else starts with the gathers of all layers' weights, and so holds the whole model."""
 
 
 class Programs(Shapes):
@@ -54,7 +63,7 @@ class Programs(Shapes):
     ):
         check_model(model)
         super().__init__(model, mesh, storage, formats, devices)
-        self.run_options = replace(run_options or RunOptions(), blocks=self.on_cpu)
+        self.run_options = replace(run_options or RunOptions(), backend=XLA_CPU if self.on_cpu else Backend())
         # one compiled step per layout and shape, for the life of this object
         self.prefill, self.extend, self.logits = map(cache, (self._prefill, self._extend, self._logits))
         self.reshard_cache, self.insert, self.grown = map(cache, (self._switch, self._insert, self._grown))
@@ -63,23 +72,18 @@ class Programs(Shapes):
         self.traced = 0
         """How often a step was traced, and so compiled: once for each layout and shape."""
 
-    def _prefill(self, layout: Layout, gives: Gives = "tokens") -> Callable[..., Any]:
-        """(parameters, tokens [B L], lengths [B]) -> next tokens [B], keys and values of the prompt.
-
-        Instead of tokens it may give the logits [B 1 V] that they are drawn from.
-        """
+    def _prefill(self, layout: Layout) -> Callable[..., Any]:
+        """(parameters, tokens [B L], lengths [B]) -> logits [B 1 V] of the next token, keys and values of the
+        prompt."""
 
         def step(parameters, tokens, lengths):
             ops = self.ops()
-            logits, kv = self._forward(ops, layout, parameters, tokens, _positions(tokens), lengths)
-            kv = self._windows(ops, layout, kv, lengths)
-            if gives == "logits":
-                return logits.value, kv
-            return transformer.greedy(ops, logits, self.model.vocabulary).value, kv
+            run = self._pass(ops, layout, _positions(tokens))
+            logits, kv = self._forward(run, parameters, tokens, lengths)
+            return logits.value, self._windows(ops, layout, kv, lengths)
 
-        out = self._last_logits(layout) if gives == "logits" else WHOLE
-        cache = self.cache_specs(*kept(layout))
-        return self.jit(step, (self.parameter_specs(), WHOLE, WHOLE), (out, cache), layout=layout)
+        out = self._logits_spec(layout), self.cache_specs(*kept(layout))
+        return self.jit(step, (self.parameter_specs(), WHOLE, WHOLE), out, layout=layout)
 
     def _windows(self, ops: JaxOps, layout: Layout, kv: Cache, lengths: jax.Array) -> Cache:
         """Keys and values of whole prompts, of local layers those in their window alone."""
@@ -93,36 +97,32 @@ class Programs(Shapes):
 
         return tuple((recent(i, keys, k), recent(i, values, v)) for i, (k, v) in enumerate(kv))
 
-    def _last_logits(self, layout: Layout) -> PartitionSpec:
-        return self.spec(parse(transformer.logits_sharding(layout)))
+    def _logits_spec(self, layout: Layout) -> PartitionSpec:
+        return self.spec(parse(logits_sharding(layout)))
 
-    def _extend(self, layout: Layout, gives: Gives | None = "tokens") -> Callable[..., Any]:
-        """(parameters, cache (donated), tokens [B L], held [B], counts [B]) -> next tokens [B] or logits, the
-        cache.
+    def last_logits(self, layout: Layout, batch: int) -> jax.ShapeDtypeStruct:
+        """The logits [B 1 V], V padded, that `prefill`, `extend` and `decode` give."""
+        place = self.named(self._logits_spec(layout))
+        return jax.ShapeDtypeStruct((batch, 1, self.padded["V"]), jnp.float32, sharding=place)
+
+    def _extend(self, layout: Layout, unembeds: bool = True) -> Callable[..., Any]:
+        """(parameters, cache (donated), tokens [B L], held [B], counts [B]) -> logits [B 1 V], the cache.
 
         A chunk of `counts` new tokens, and padding, behind the `held` ones of each sequence; where no prompt
-        ends in it, it `gives` None: nothing is unembedded, and the cache alone comes back.
+        ends in it, nothing need be unembedded, and the cache alone comes back.
         """
 
         def step(parameters, cache, tokens, held, counts):
-            ops = self.ops()
             weights, layers = self._weights(parameters)
-            args = [Local(tokens, parse("B L")), Local(held[:, None] + _positions(tokens), parse("B L"))]
-            own, after = Local(counts, parse("B")), Local(held + counts, parse("B"))
-            x = transformer.embed(ops, self.model, layout, weights, *args)
-            x, new = transformer.blocks(
-                ops, self.model, layout, layers, x, args[1], self._parts(cache, layout), after
-            )
-            if gives is None:
+            run = self._pass(self.ops(), layout, held[:, None] + _positions(tokens), held + counts)
+            x = transformer.embed(run, weights, Local(tokens, parse("B L")))
+            x, new = transformer.blocks(run, layers, x, self._parts(cache, layout))
+            if not unembeds:
                 return _plain(new)
-            logits = transformer.head(ops, self.model, layout, weights, x, own)
-            if gives == "logits":
-                return logits.value, _plain(new)
-            return transformer.greedy(ops, logits, self.model.vocabulary).value, _plain(new)
+            return transformer.head(run, weights, x, Local(counts, parse("B"))).value, _plain(new)
 
         cache = self.cache_specs(*kept(layout))
-        found = self._last_logits(layout) if gives == "logits" else WHOLE
-        out = cache if gives is None else (found, cache)
+        out = (self._logits_spec(layout), cache) if unembeds else cache
         in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE)
         return self.jit(step, in_specs, out, donate=(1,), layout=layout)
 
@@ -130,10 +130,11 @@ class Programs(Shapes):
         """(parameters, tokens [B L]) -> float32 logits [B L V] of every token, V padded."""
 
         def step(parameters, tokens):
-            logits, _ = self._forward(self.ops(), layout, parameters, tokens, _positions(tokens))
+            run = self._pass(self.ops(), layout, _positions(tokens))
+            logits, _ = self._forward(run, parameters, tokens)
             return logits.value
 
-        return self.jit(step, (self.parameter_specs(), WHOLE), self._last_logits(layout), layout=layout)
+        return self.jit(step, (self.parameter_specs(), WHOLE), self._logits_spec(layout), layout=layout)
 
     def _switch(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
         """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`.
@@ -192,26 +193,23 @@ class Programs(Shapes):
         t = transformer.reshard_cache(ops, t, str(after))
         return plain_part(roomy(t, places // product(self.mesh.size, after["S"])))
 
-    def _decode(self, layout: Layout, gives: Gives = "tokens") -> Callable[..., Any]:
-        """(parameters, cache (donated), tokens [B], positions [B]) -> next tokens [B], their positions, the
-        cache; or instead of tokens the logits [B 1 V] that they are drawn from.
+    def _decode(self, layout: Layout) -> Callable[..., Any]:
+        """(parameters, cache (donated), tokens [B], positions [B]) -> logits [B 1 V] of the next tokens, and
+        where these will stand, the cache.
 
         A token at a position below zero is none: nothing is written, and what comes back is of no use.
         """
 
         def step(parameters, cache, tokens, positions):
-            ops = self.ops()
             after = positions + 1
-            logits, cache = self._forward(
-                ops, layout, parameters, tokens[:, None], positions[:, None], None, cache, after
-            )
-            found = logits if gives == "logits" else transformer.greedy(ops, logits, self.model.vocabulary)
-            return found.value, jnp.where(positions < 0, positions, after), cache
+            run = self._pass(self.ops(), layout, positions[:, None], after)
+            logits, cache = self._forward(run, parameters, tokens[:, None], cache=cache)
+            return logits.value, jnp.where(positions < 0, positions, after), cache
 
         cache = self.cache_specs(*kept(layout))
-        out = self._last_logits(layout) if gives == "logits" else WHOLE
         in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE)
-        return self.jit(step, in_specs, (out, WHOLE, cache), donate=(1,), layout=layout)
+        out = (self._logits_spec(layout), WHOLE, cache)
+        return self.jit(step, in_specs, out, donate=(1,), layout=layout)
 
     def _grown(self, layout: Layout, capacity: int, queries: int) -> Callable[..., Any]:
         """(cache (donated) of less) -> the cache with room for `capacity` tokens, for steps of `queries`."""
@@ -250,30 +248,24 @@ class Programs(Shapes):
     def on_cpu(self) -> bool:
         return self.device_mesh.devices.flat[0].platform == "cpu"
 
+    def _pass(
+        self, ops: JaxOps, layout: Layout, positions: jax.Array, lengths: jax.Array | None = None
+    ) -> Pass[Local]:
+        held = None if lengths is None else Local(lengths, parse("B"))
+        return Pass(ops, self.model, layout, Local(positions, parse("B L")), held)
+
     def _forward(
         self,
-        ops: JaxOps,
-        layout: Layout,
+        run: Pass[Local],
         parameters: Mapping[str, jax.Array],
         tokens: jax.Array,
-        positions: jax.Array,
         counts: jax.Array | None = None,
         cache: Cache | None = None,
-        lengths: jax.Array | None = None,
     ) -> tuple[Local, Cache]:
         weights, layers = self._weights(parameters)
-        logits, new = transformer.forward(
-            ops,
-            self.model,
-            layout,
-            weights,
-            layers,
-            Local(tokens, parse("B L")),
-            Local(positions, parse("B L")),
-            None if counts is None else Local(counts, parse("B")),
-            None if cache is None else self._parts(cache, layout),
-            None if lengths is None else Local(lengths, parse("B")),
-        )
+        own = None if counts is None else Local(counts, parse("B"))
+        parts = None if cache is None else self._parts(cache, run.layout)
+        logits, new = transformer.forward(run, weights, layers, Local(tokens, parse("B L")), own, parts)
         return logits, _plain(new)
 
     def _weights(
@@ -313,7 +305,7 @@ class Programs(Shapes):
         mapped = jax.shard_map(
             counted, mesh=self.device_mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
-        options = _SPARING if self.on_cpu and layout is not None and self._gathers(layout) else None
+        options = cpu.SPARING if self.on_cpu and layout is not None and self._gathers(layout) else None
         return jax.jit(mapped, donate_argnums=donate, compiler_options=options)
 
     def _gathers(self, layout: Layout) -> bool:
@@ -328,3 +320,74 @@ def _plain(cache: Sequence[tuple[Local, Local]]) -> Cache:
 
 def _positions(tokens: jax.Array) -> jax.Array:
     return jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
+
+
+# -- draws ----------------------------------------------------------------------------------------------
+
+
+class Draw(NamedTuple):
+    """Next tokens [slots]; of kind "full" also how often each slot has written each token [slots V], and
+    log-probabilities (see `program.sampling.Drawn`)."""
+
+    tokens: Any
+    output: Any = None
+    logprobs: Any = None
+
+
+class DrawSteps:
+    """Draws of tokens for slots in a decode layout.
+
+    settings: name -> [slots], see `program.sampling.NUMBERS`. positions [slots]: where the token will stand.
+    Of kind "full" alone: known, `prompt` and `bias` [slots V], and output (donated) [slots V], see
+    `program.sampling.SamplingOps.penalise`.
+    """
+
+    def __init__(self, programs: Programs):
+        self._programs = programs
+        self.next, self.first = cache(self._next), cache(self._first)
+
+    def history(self, layout: Layout) -> PartitionSpec:
+        """How what is known of each token for each slot [slots V] is split: as logits are."""
+        return self._programs.spec(parse(logits_sharding(layout)).without("L"))
+
+    def _next(self, layout: Layout, kind: Kind) -> Callable[..., Draw]:
+        """(logits [slots 1 V] of decode, settings, positions, known, output) -> `Draw`."""
+        sharding = logits_sharding(layout)
+
+        def step(logits, *given):
+            return self._drawn(Local(logits, parse(sharding)), kind, *given)
+
+        return self._compiled(step, (self._programs.spec(parse(sharding)),), layout, kind)
+
+    def _first(self, source: Layout, target: Layout, kind: Kind) -> Callable[..., Draw]:
+        """(logits [B 1 V] of prefill, rows [slots], settings, positions, known, output) -> `Draw`: the first
+        token of every slot, from the prompt in its row."""
+        before = parse(logits_sharding(source))
+
+        def step(logits, rows, *given):
+            ops = self._programs.ops()
+            own = logits_of_slots(
+                ops, Local(logits, before), Local(rows, parse("B")), logits_sharding(target)
+            )
+            return self._drawn(own, kind, *given)
+
+        return self._compiled(step, (self._programs.spec(before), WHOLE), target, kind)
+
+    def _drawn(self, logits: Local, kind: Kind, settings, positions, known, output) -> Draw:
+        split = logits.sharding.without("L")
+        history = {} if output is None else {**known, "output": output}
+        drawing = Drawing(
+            {name: Local(value, parse("B M" if value.ndim > 1 else "B")) for name, value in settings.items()},
+            Local(positions, parse("B")),
+            {name: Local(value, split) for name, value in history.items()},
+        )
+        ops, vocabulary = self._programs.ops(), self._programs.model.vocabulary
+        drawn = sample(ops, logits, vocabulary, kind, drawing)
+        return Draw(*(None if t is None else t.value for t in (drawn.tokens, drawn.output, drawn.logprobs)))
+
+    def _compiled(self, step: Callable[..., Draw], specs: tuple, layout: Layout, kind: Kind) -> Any:
+        split = self.history(layout)
+        if kind == "full":
+            specs += (WHOLE, WHOLE, split, split)
+            return self._programs.jit(step, specs, Draw(WHOLE, split, WHOLE), donate=(len(specs) - 1,))
+        return self._programs.jit(step, (*specs, WHOLE, WHOLE, WHOLE, None), Draw(WHOLE))

@@ -134,7 +134,7 @@ class _Match:
     def __init__(self, stop: str):
         self._stop, self.length = stop, 0
         self._shorter = [0]
-        """Of each number of characters, the next smaller number that may be the last that came too."""
+        """For each number of characters the next smaller one that may be the last that came too."""
         for character in stop[1:]:
             self._shorter.append(self._after(self._shorter[-1], character))
 

@@ -1,6 +1,6 @@
 """Runs steps of a model under several layouts, and sets what the clock says beside bound and estimate.
 
-Knows nothing about values: weights are made up (`steps.py`). Layouts come from whoever asks.
+Knows nothing about values: weights are made up (`launches.py`). Layouts come from whoever asks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from partita.cost.prediction import Prediction
 from partita.cost.setting import Phase
 from partita.measure.calibrate import matmul
 from partita.measure.calibrate.machine import Machine, machine
-from partita.measure.steps import Steps
+from partita.measure.launches import Steps
 from partita.measure.stopwatch import Timed, time_each
 from partita.planner.pair import basis_of, expected, step_seconds
 from partita.sharding.layout import Storage
@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Clocked:
+class ClockedStep:
     """A step predicted, by a cluster with a profile, and measured."""
 
     prediction: Prediction
@@ -66,7 +66,7 @@ class PhaseClock:
     """One phase under several layouts, in the order they were asked for."""
 
     phase: Phase
-    runs: tuple[Clocked, ...]
+    runs: tuple[ClockedStep, ...]
 
     @property
     def median_error(self) -> float:
@@ -92,13 +92,13 @@ class PhaseClock:
         return float(np.mean(within))
 
     @property
-    def pick(self) -> Clocked:
+    def pick(self) -> ClockedStep:
         """What the planner would choose of these for the phase alone: the shortest by the time it goes by."""
         basis = basis_of(run.prediction.setting.cluster for run in self.runs)
         return min(self.runs, key=lambda run: step_seconds(run.prediction, basis))
 
     @property
-    def fastest(self) -> Clocked:
+    def fastest(self) -> ClockedStep:
         return min(self.runs, key=lambda run: run.measured_seconds)
 
     @property
@@ -123,7 +123,7 @@ def clock(
     calibrated = profiles[0].probe_seconds if profiles else None
     here = machine(devices)
     probe = matmul.program(here, matmul.probe(here))
-    found: dict[int, Clocked] = {}
+    found: dict[int, ClockedStep] = {}
     for together in _groups(predictions, here):
         runs, stored = {}, {}
         for each in together:
@@ -136,7 +136,7 @@ def clock(
         share = budget_seconds * len(together) / len(predictions)
         timings = time_each(runs, probe, share, lambda done, of: progress("timing", done, of))
         slower = timings.probe_seconds / (calibrated or timings.probe_seconds)
-        found |= {id(each): Clocked(each, timings.runs[id(each)], slower) for each in together}
+        found |= {id(each): ClockedStep(each, timings.runs[id(each)], slower) for each in together}
     phases: tuple[Phase, ...] = ("prefill", "decode")
     return tuple(
         PhaseClock(phase, tuple(found[id(p)] for p in predictions if p.phase == phase))

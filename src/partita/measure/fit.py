@@ -2,9 +2,12 @@
 
 What is fitted is the logarithm of each constant, within its plausible range, so that the estimates' relative
 errors are least; errors far above `SCALE` count less than their squares (SciPy's soft_l1). Confidence
-intervals come from the curvature of the fit, held-out errors from fitting again without a group of points.
-Knows nothing about what a point is: it can be timed by a profile, and somebody measured it. How far held-out
-errors justify an interval is `held_out.py`'s.
+intervals come from the curvature of the fit.
+
+Held-out errors come from fitting again without a group of measurements (a table, a model, a number of chips),
+and estimating these by the fit to all others: a fold. Where measurements are grouped in several ways (by
+model, by engine), every way is tried, and intervals are made from the one with the largest errors. Nothing
+here knows what a measurement is of: it can be timed by a profile, and somebody measured it.
 """
 
 from __future__ import annotations
@@ -15,8 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partita.cost.interval import Asked
-from partita.specs.profile import Constant, Profile, term_of
+from partita.cost.interval import COVERAGE, Asked, half_width, outside, widening
+from partita.specs.profile import (
+    COVERAGES,
+    PHASES,
+    Constant,
+    LeftOut,
+    Phase,
+    Profile,
+    Region,
+    term_of,
+)
 
 SCALE = 0.03
 """Relative error from which on points count less: what a careful timing repeats within."""
@@ -25,7 +37,7 @@ _LEAST = 1e-9  # of a constant whose range starts at 0
 
 
 @dataclass(frozen=True)
-class Point:
+class Measurement:
     """A measured time. `seconds_by` gives a profile's estimate; those of one group are left out together."""
 
     label: str
@@ -35,7 +47,7 @@ class Point:
     asked: tuple[Asked, ...] = ()
     """What it was measured of, as a profile's region counts it; several phases where it is of several."""
     weight: float = 1.0
-    """Of its error in a fit: less than 1 where it says less about what is to be estimated."""
+    """What its error counts in a fit: less than 1 where it says less about what is to be estimated."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,9 @@ class Fit:
     errors: np.ndarray
 
 
-def fit(points: Sequence[Point], template: Profile, starts: Mapping[str, float], scale: float = SCALE) -> Fit:
+def fit(
+    points: Sequence[Measurement], template: Profile, starts: Mapping[str, float], scale: float = SCALE
+) -> Fit:
     """Fits the constants named in `starts`, from there on; all others are the template's.
 
     One that no point depends on keeps its start.
@@ -94,7 +108,7 @@ def fit(points: Sequence[Point], template: Profile, starts: Mapping[str, float],
 
 
 def _settled(
-    points: Sequence[Point], template: Profile, starts: Mapping[str, float]
+    points: Sequence[Measurement], template: Profile, starts: Mapping[str, float]
 ) -> tuple[Profile, list[str]]:
     """The template with every constant that changes no point's estimate at its start, and the other names."""
     start = _with(template, {name: Constant(value=value, fixed="start") for name, value in starts.items()})
@@ -124,3 +138,156 @@ def _constant(log: float, spread: float, least: float, most: float) -> Constant:
     """With its 90% confidence interval, kept within what is plausible."""
     low, high = max(log - spread, least), min(log + spread, most)
     return Constant(value=math.exp(log), low=math.exp(min(low, log)), high=math.exp(max(high, log)))
+
+
+# -- held-out errors ------------------------------------------------------------------------------------
+
+_MOST = 100
+"""Errors that a profile's file has one by one; of more it has their sizes at `_STEPS` equal steps."""
+_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Measurements of one group, and the logarithms of their seconds over those of a fit to all others."""
+
+    group: str
+    points: tuple[Measurement, ...]
+    region: Mapping[Phase, Region]
+    """What all others span."""
+    errors: np.ndarray
+    grouping: int = 0
+    """Which of the measurements' groups it is."""
+
+    def inside(self, errors: Sequence[float], coverage: float) -> np.ndarray:
+        """Which measurements lie in intervals by the other folds, whose held-out errors are given."""
+        return np.abs(self.errors) <= half_width(errors, coverage) * _widened(self.region, self.points)
+
+
+def leave_out(
+    points: Sequence[Measurement], template: Profile, starts: Mapping[str, float], scale: float = SCALE
+) -> tuple[Fold, ...]:
+    """Every group of measurements left out once, grouping by grouping and in the order of their names."""
+    found = []
+    for grouping, group in sorted({each for point in points for each in enumerate(point.groups)}):
+        own = slice(grouping, grouping + 1)
+        left = tuple(point for point in points if point.groups[own] == (group,))
+        rest = [point for point in points if point.groups[own] != (group,)]
+        errors = _errors(left, fit(rest, template, starts, scale).profile)
+        found.append(Fold(group, left, region_of(rest), errors, grouping))
+    return tuple(found)
+
+
+def covered(folds: Sequence[Fold], coverage: float) -> list[np.ndarray]:
+    """Which measurements of every fold lie in their interval.
+
+    It is that of the fit to all others, with held-out errors of the other folds of the same grouping, wider
+    outside their region.
+    """
+    return [
+        fold.inside(
+            [
+                e
+                for other in folds
+                if other is not fold and other.grouping == fold.grouping
+                for e in other.errors
+            ],
+            coverage,
+        )
+        for fold in folds
+    ]
+
+
+def widest(folds: Sequence[Fold]) -> tuple[Fold, ...]:
+    """The folds of the grouping whose held-out errors give the widest interval."""
+    groupings: dict[int, list[Fold]] = {}
+    for fold in folds:
+        groupings.setdefault(fold.grouping, []).append(fold)
+    return tuple(
+        max(groupings.values(), key=lambda each: half_width([e for fold in each for e in fold.errors]))
+    )
+
+
+def coverages(found: Sequence[Fold]) -> tuple[float, ...]:
+    """At each of `COVERAGES` the share of all measurements in their interval (`covered`)."""
+    return tuple(float(np.mean(np.concatenate(covered(found, level)))) for level in COVERAGES)
+
+
+def unfitted(known: Profile, points: Sequence[Measurement]) -> Profile:
+    """What a new fit to points keeps of a profile: its words and what is fixed; the region is the points'."""
+    fixed = {name: constant for name, constant in known.constants.items() if constant.fixed is not None}
+    return known.model_copy(
+        update={"constants": fixed, "region": region_of(points), "coverage": (), "left_out": {}}
+    )
+
+
+def with_held_out(profile: Profile, found: Sequence[Fold]) -> Profile:
+    """The profile with its held-out errors, of the grouping with the widest interval, and what share of them
+    intervals hold; by group it has those of every grouping."""
+    settings = {
+        left.group: LeftOut(
+            count=len(left.points),
+            median=float(np.median(np.abs(left.errors))),
+            worst=float(np.max(np.abs(left.errors))),
+            inside=float(np.mean(inside)),
+        )
+        for left, inside in zip(found, covered(found, COVERAGE), strict=True)
+    }
+    chosen = widest(found)
+    errors = with_errors(profile, np.concatenate([left.errors for left in chosen]))
+    return errors.model_copy(update={"coverage": coverages(chosen), "left_out": settings})
+
+
+def with_apart(profile: Profile, points: Sequence[Measurement]) -> Profile:
+    """The profile with its errors on points that were kept apart.
+
+    Those outside of its region are divided by how much wider their intervals are.
+    """
+    return with_errors(profile, _errors(points, profile) / _widened(profile.region, points))
+
+
+def with_errors(profile: Profile, errors: np.ndarray) -> Profile:
+    """The profile with held-out errors: all, or where there are many their sizes at equal steps."""
+    count = None
+    if len(errors) > _MOST:
+        errors, count = np.quantile(np.abs(errors), np.linspace(0, 1, _STEPS + 1)), len(errors)
+    return profile.model_copy(update={"residuals": tuple(map(float, errors)), "held_out": count})
+
+
+def region_of(points: Sequence[Measurement]) -> dict[Phase, Region]:
+    """What the points span, by phase; a point of several phases is of each of them."""
+    found = {}
+    for phase in PHASES:
+        asked = [each for point in points for each in point.asked if each.phase == phase]
+        if asked:
+            found[phase] = _spanned(asked)
+    return found
+
+
+def _spanned(asked: Sequence[Asked]) -> Region:
+    def span(name: str) -> tuple[float, float]:
+        values = [float(getattr(each, name)) for each in asked]
+        return min(values), max(values)
+
+    def seen(name: str) -> tuple[str, ...]:
+        return tuple(sorted({getattr(each, name) for each in asked}))
+
+    return Region(
+        parameters=span("parameters"),
+        chips=span("chips"),
+        tokens=span("tokens"),
+        context=span("context"),
+        layouts=seen("layout"),
+        weights=seen("weights"),
+        activations=seen("activations"),
+        chip_names=seen("chip"),
+    )
+
+
+def _errors(points: Sequence[Measurement], profile: Profile) -> np.ndarray:
+    return np.array([math.log(point.seconds / point.seconds_by(profile)) for point in points])
+
+
+def _widened(region: Mapping[Phase, Region], points: Sequence[Measurement]) -> np.ndarray:
+    """How many times as wide the interval of each is; of several phases, as that of the least known."""
+    return np.array([widening(max(outside(region, asked)[0] for asked in point.asked)) for point in points])

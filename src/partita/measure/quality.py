@@ -192,7 +192,7 @@ def measure(
     devices: Sequence[Any] | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Difference]:
-    """Of each of the formats, after those of float32, over all windows `parts`.
+    """How far each of the formats is from float32, which is run first, over all windows `parts`.
 
     One copy of the weights is held at a time, and float32's logits, 4 bytes a token of the text and of the
     vocabulary, on the host. progress: told what is done, how far, of how much.

@@ -15,8 +15,7 @@ from typing import Any
 
 from partita.cost.phase_estimate import asked_of, estimated_seconds
 from partita.cost.prediction import Prediction, Setting, predict
-from partita.measure.fit import Point, fit
-from partita.measure.held_out import leave_out, unfitted, with_apart, with_held_out
+from partita.measure.fit import Measurement, fit, leave_out, unfitted, with_apart, with_held_out
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_layout
 from partita.specs import Formats, Profile, Workload, catalogue_model, parse_cluster
@@ -60,10 +59,10 @@ class MeasuredRun:
         return sum(estimated_seconds(each.run, profile) for each in self.predictions)
 
     @property
-    def point(self) -> Point:
+    def point(self) -> Measurement:
         """Left out of a fit with all of its table or column."""
         asked = tuple(asked_of(each.run) for each in self.predictions)
-        return Point(self.name, (self.group,), self.seconds, self.estimated_seconds, asked)
+        return Measurement(self.name, (self.group,), self.seconds, self.estimated_seconds, asked)
 
 
 def measured_runs(name: str, which: str = "runs") -> tuple[MeasuredRun, ...]:

@@ -20,8 +20,7 @@ import numpy as np
 from partita.cost.interval import Asked
 from partita.cost.served import Load, Served
 from partita.cost.setting import Setting
-from partita.measure.fit import Point, fit
-from partita.measure.held_out import leave_out, unfitted, with_held_out
+from partita.measure.fit import Measurement, fit, leave_out, unfitted, with_held_out
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_roles
 from partita.specs import Formats, Profile, Workload, catalogue_model, parse_cluster
@@ -85,13 +84,13 @@ class Block:
         return self._kept[0][1]
 
     @property
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[Measurement, ...]:
         """Left out of a fit with all of their model, of their engine, and of their number of chips."""
         first = self.rows[0]
         chips = "1 chip" if first.chips == 1 else f"{first.chips} chips"
         groups = (first.model, first.engine, chips)
         return tuple(
-            Point(
+            Measurement(
                 row.name,
                 groups,
                 row.seconds,
@@ -102,7 +101,7 @@ class Block:
         )
 
     def asked(self, i: int) -> Asked:
-        """Of row `i` the decode step, of the sequences that are in memory, as a profile's region counts it.
+        """The decode step of row `i`, of the sequences that are in memory, as a profile's region counts it.
 
         Not the prefill: no time of one was fitted to, but its share of the time between two tokens.
         """

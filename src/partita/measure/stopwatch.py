@@ -40,7 +40,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Timings(Generic[Key]):
-    """Of each program, and seconds of the probe at the machine's best speed."""
+    """The time of each program, and seconds of the probe at the machine's best speed."""
 
     runs: dict[Key, Timed]
     probe_seconds: float
@@ -79,7 +79,7 @@ def time_each(
 
 
 def _timed(visits: list[tuple[float, float]], best: float) -> Timed:
-    """Of visits (seconds, the probe's seconds around it)."""
+    """The time of a program whose visits are given: (seconds, the probe's seconds around it)."""
     undisturbed = sorted(visits, key=lambda visit: visit[1])[: (len(visits) + 1) // 2]
     return Timed(
         seconds=statistics.median(took * best / around for took, around in undisturbed),

@@ -1,6 +1,7 @@
 """Verifies the prediction: what the cost interpreter says is moved against what the program moves.
 
-Needs shapes only: no weights are loaded and nothing is run. In float32 the compiled program is counted too
+Checked is what generation launches: a step to its logits, and the draw of tokens from them. Needs shapes
+only: no weights are loaded and nothing is run. In float32 the compiled program is counted too
 (on CPU, XLA widens bfloat16 collectives to float32, so there the trace alone has the true bytes).
 """
 
@@ -8,19 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 
 from partita.cost.ledger import Ledger
-from partita.cost.step import Step, price_cache_reshard, price_step
+from partita.cost.step import price_cache_reshard, price_first_draw, price_step
 from partita.engine.engine import EngineOptions
 from partita.engine.steps import Programs
-from partita.measure.counts import Counts, predicted
-from partita.measure.hlo import count_hlo
-from partita.measure.memory import compiled_bytes
-from partita.measure.trace import count_jaxpr
+from partita.measure.counts import Counts, count_hlo, count_jaxpr, predicted
+from partita.measure.launches import Launch, decode_launches, ints, prefill_launches
 from partita.sharding.layout import Layout, ceil_to, plan_storage, product, resolve, union
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
@@ -75,14 +70,16 @@ def verify(
         rows = ceil_to(batch, product(mesh.size, union(prefill.batch_axes, decode.batch_axes)))
         width = ceil_to(prompt, product(mesh.size, union(prefill.query_axes, stored.s_axes)))
         held, capacity = (programs.whole_turns(n) for n in (context, max(width, context)))
-        yield check_prefill(programs, prefill, rows, width, compiled)
+        yield check_prefill(programs, prefill, decode, rows, width, compiled)
         yield check_cache_reshard(programs, prefill, decode, rows, width, capacity, compiled)
         yield check_decode(programs, decode, rows, held, compiled)
 
 
-def check_prefill(programs: Programs, layout: Layout, batch: int, prompt: int, compiled: bool) -> Check:
-    """Checks one prefill step; `batch` and `prompt` are padded to what the layout splits."""
-    args = (programs.parameters(), _ints(batch, prompt), _ints(batch))
+def check_prefill(
+    programs: Programs, layout: Layout, decode: Layout, batch: int, prompt: int, compiled: bool
+) -> Check:
+    """Checks one prefill step and the draw of the first tokens into slots of `decode`'s layout; `batch` and
+    `prompt` are padded to what the layouts split."""
     step = price_step(
         programs.model,
         layout,
@@ -90,14 +87,18 @@ def check_prefill(programs: Programs, layout: Layout, batch: int, prompt: int, c
         programs.formats,
         batch=batch,
         queries=prompt,
+        sampler=None,
         run_options=programs.run_options,
     )
-    return _check(programs, "prefill", str(layout.roles), programs.prefill(layout), args, step, compiled)
+    draw = price_first_draw(programs.model, layout, decode, programs.mesh.size, programs.formats, batch=batch)
+    launches = prefill_launches(programs, layout, decode, batch, prompt)
+    held = max(step.memory_bytes, step.weight_bytes + step.kv_bytes + draw.held_bytes)
+    entries = [*step.ledger.entries, *draw.entries]
+    return _check(programs, "prefill", str(layout.roles), launches, Ledger(entries), compiled, int(held))
 
 
 def check_decode(programs: Programs, layout: Layout, batch: int, context: int, compiled: bool) -> Check:
-    """Checks one decode step over a cache of `context` tokens."""
-    args = (programs.parameters(), programs.cache(layout, batch, context), _ints(batch), _ints(batch))
+    """Checks one decode step over a cache of `context` tokens, and the draw of the next tokens."""
     step = price_step(
         programs.model,
         layout,
@@ -108,7 +109,8 @@ def check_decode(programs: Programs, layout: Layout, batch: int, context: int, c
         context=context,
         run_options=programs.run_options,
     )
-    return _check(programs, "decode", str(layout.roles), programs.decode(layout), args, step, compiled)
+    launches, held = decode_launches(programs, layout, batch, context), int(step.memory_bytes)
+    return _check(programs, "decode", str(layout.roles), launches, step.ledger, compiled, held)
 
 
 def check_cache_reshard(
@@ -120,23 +122,32 @@ def check_cache_reshard(
     )
     run = programs.reshard_cache(source, target, context)
     name = f"{source.roles} -> {target.roles}"
-    args = (programs.cache(source, batch, prompt), _ints(batch))
-    return _check(programs, "switch", name, run, args, ledger, compiled)
+    launches = (Launch(run, (programs.cache(source, batch, prompt), ints(batch))),)
+    return _check(programs, "switch", name, launches, ledger, compiled)
 
 
 def _check(
-    programs: Programs, phase: str, layout: str, run: Any, args: tuple, priced: Step | Ledger, compiled: bool
+    programs: Programs,
+    phase: str,
+    layout: str,
+    launches: Sequence[Launch],
+    ledger: Ledger,
+    compiled: bool,
+    held: int | None = None,
 ) -> Check:
+    """All that is launched for a step against its ledger; `held` is what a device is predicted to hold."""
     sizes = programs.mesh.size
-    traced = run.trace(*args)
-    ledger = priced.ledger if isinstance(priced, Step) else priced
-    hlo = memory = None
-    if compiled and programs.formats == Formats(weights="f32", activations="f32", kv="f32"):
-        program = traced.lower().compile()
-        hlo = count_hlo(program.as_text(), programs.mesh.axes, programs.mesh.sizes)
-        if isinstance(priced, Step):
-            memory = int(priced.memory_bytes), compiled_bytes(program)
-    return Check(layout, phase, predicted(ledger, sizes), count_jaxpr(traced.jaxpr, sizes), hlo, memory)
+    in_hlo = compiled and programs.formats == Formats(weights="f32", activations="f32", kv="f32")
+    counted, found, taken = Counts(), Counts() if in_hlo else None, 0
+    for launch in launches:
+        traced = launch.run.trace(*launch.arguments)
+        counted.include(count_jaxpr(traced.jaxpr, sizes))
+        if found is not None:
+            program = traced.lower().compile()
+            found.include(count_hlo(program.as_text(), programs.mesh.axes, programs.mesh.sizes))
+            taken = max(taken, launch.held_bytes(program))
+    memory = None if found is None or held is None else (held, taken)
+    return Check(layout, phase, predicted(ledger, sizes), counted, found, memory)
 
 
 def _permutes_unnamed(counts: Counts) -> Counts:
@@ -146,7 +157,3 @@ def _permutes_unnamed(counts: Counts) -> Counts:
         found.sent_bytes[key] += sent
         found.messages[key] += counts.messages[kind, axes]
     return found
-
-
-def _ints(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.int32)

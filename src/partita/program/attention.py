@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partita.program.norms import softmax
-from partita.program.ops import Ops, Product, Seen, T
+from partita.program.ops import Ops, Pass, Product, Seen, T
 from partita.sharding.layout import Layout
-from partita.specs.model import Model
 
 Cache = tuple[T, T]
 """Keys [B K D S] and values [B K S D] of one layer."""
@@ -38,23 +37,20 @@ def attention_products(
 
 
 def attend(
-    ops: Ops[T],
-    model: Model,
-    layout: Layout,
+    run: Pass[T],
     w: Mapping[str, T],
-    q: T,
-    kv: T,
-    positions: T,
+    projected: tuple[T, T],
     cache: Cache[T] | None,
-    lengths: T | None,
     local: bool,
     to: str | None,
 ) -> tuple[T, Cache[T]]:
     """What attention adds to the residual, a partial sum over f (resharded to `to` where that is given), and
-    the layer's new cache, which holds `lengths` [B] tokens of each sequence."""
+    the layer's new cache; `projected` are queries, and keys with values."""
+    ops, model, layout, lengths = run.ops, run.model, run.layout, run.lengths
+    q, kv = projected
     queries = layout.queries(cached=cache is not None)
-    kv_positions = ops.to(positions, f"B_{layout.attn_b} L")
-    q_positions = ops.to(positions, f"B_{layout.attn_b} L_{queries}")
+    kv_positions = ops.to(run.positions, f"B_{layout.attn_b} L")
+    q_positions = ops.to(run.positions, f"B_{layout.attn_b} L_{queries}")
     if lengths is not None:
         lengths = ops.to(lengths, f"B_{layout.attn_b}")
     keys, values = ops.take(kv, "M", 0), ops.take(kv, "M", 1)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, runtime_checkable
 
 from partita.program.norms import normalise, softmax
-from partita.program.ops import Ops, Seen, T
+from partita.program.ops import Ops, Pass, Seen, T
 from partita.sharding.layout import Layout
 from partita.specs.model import Latent, Model
 
@@ -42,17 +42,14 @@ class LatentOps(Ops[T], Protocol[T]):
         ...
 
 
-def attention(
-    ops: LatentOps[T],
-    model: Model,
-    layout: Layout,
-    w: Mapping[str, T],
-    y: T,
-    y_e: T,
-    positions: T,
-    cache: T | None,
-    lengths: T | None,
-) -> tuple[T, T]:
+def latent_ops(ops: Ops[T]) -> LatentOps[T]:
+    """The same. Raises ValueError for those of an interpreter that does not run latent attention."""
+    if not isinstance(ops, LatentOps):
+        raise ValueError(f"{type(ops).__name__} does not run latent attention")
+    return ops
+
+
+def attention(run: Pass[T], w: Mapping[str, T], y: T, y_e: T, cache: T | None) -> tuple[T, T]:
     """Attention of y [B_t L_t E_ef] (y_e: the same with E over e alone), a partial sum over f; the new cache.
 
     One query at a time is absorbed: taken into the space of the cache by the keys' projection, so that the
@@ -61,15 +58,16 @@ def attention(
     C (D + U) multiplications a head and position and weights gathered to where attention has its heads. (The
     two meet at some 100 to 200 queries with the sizes in use.)
     """
+    ops, model, layout, lengths = latent_ops(run.ops), run.model, run.layout, run.lengths
     assert model.latent is not None
     asks = f"B_{layout.attn_b} L_{layout.queries(cached=cache is not None)}"
     if lengths is not None:
         lengths = ops.to(lengths, f"B_{layout.attn_b}")
-    text = _Attention(ops, model, model.latent, layout, w, asks, ops.to(positions, asks), lengths)
+    text = _Attention(ops, model, model.latent, layout, w, asks, ops.to(run.positions, asks), lengths)
     with ops.scope("q"):
         q, q_rope = text.queries(y, y_e)
     with ops.scope("kv"):
-        cache = text.keys(y, positions, cache)
+        cache = text.keys(y, run.positions, cache)
     mixed = text.absorbed(q, q_rope, cache) if ops.one_query(y) else text.expanded(q, q_rope, cache)
     with ops.scope("o"):
         mixed = ops.to(mixed, f"{text.tokens} {text.heads} U")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from partita.program.options import RunOptions
+from partita.sharding.layout import Layout
 from partita.sharding.spec import Sharding
 from partita.specs.model import Model
 
@@ -42,6 +43,19 @@ class Seen(Generic[T]):
     """The last so many positions, the query's own included; None for all."""
     scale: float
     softcap: float | None = None
+
+
+@dataclass(frozen=True)
+class Pass(Generic[T]):
+    """A forward pass: the interpreter and its model, and what is the same for all layers."""
+
+    ops: Ops[T]
+    model: Model
+    layout: Layout
+    positions: T
+    """[B L] of the tokens."""
+    lengths: T | None = None
+    """[B] tokens of each sequence that the cache holds after this step; None where there is none yet."""
 
 
 class Product(NamedTuple, Generic[T]):
@@ -76,7 +90,6 @@ class Ops(Protocol[T]):
         a: T,
         b: T,
         *,
-        bias: T | None = None,
         plus: T | None = None,
         to: str | None = None,
         causal: bool = False,
@@ -84,16 +97,16 @@ class Ops(Protocol[T]):
     ) -> T:
         """Local matmul, accumulated in float32; a contracted split dim leaves a partial sum.
 
-        The scale of an int8 `b` multiplies the product, and `bias` [channels] is added to it, once it is
-        fully summed, by this or a later `to`. `plus`, a partial sum as the product is, is added to it. With
-        `to` the product is resharded at once, which may go on while it is still being computed. `precise`
-        keeps float32 in the result. `causal`: the L queries are
-        the last of S positions, so that part of the product will be masked (it is computed all the same).
+        The scale of an int8 `b` multiplies the product once it is fully summed, by this or a later `to`.
+        `plus`, a partial sum as the product is, is added to it. With `to` the product is resharded at once,
+        which may go on while it is still being computed. `precise` keeps float32 in the result. `causal`: the
+        L queries are the last of S positions, so that part of the product will be masked (it is computed all
+        the same).
         """
         ...
 
     def project(self, y: T, gathered: str, products: Sequence[Product[T]]) -> tuple[T, list[T]]:
-        """y resharded to `gathered`, and its product with every weight, resharded too.
+        """y resharded to `gathered`, and its product with every weight, resharded too, biases added.
 
         The products may go on while y is still being gathered.
         """

@@ -31,7 +31,8 @@ ALTERNATIVES = MOST_LOGPROBS
 """Most likely tokens whose log-probabilities are found beside the chosen one's."""
 
 BITS = 2
-"""Of a logit's 32, settled by each round of a search: it compares with 2^BITS edges and sums over chips."""
+"""So many of a logit's 32 are settled by each round of a search, which compares with 2^BITS edges and sums
+over chips."""
 ROUNDS = 32 // BITS
 
 Weight = Literal["count", "share"]
@@ -53,6 +54,10 @@ NUMBERS = (
 @runtime_checkable
 class SamplingOps(Ops[T], Protocol[T]):
     """What an interpreter provides beside `Ops` to draw tokens. Logits are [B L=1 V]."""
+
+    def rows(self, logits: T, rows: T) -> T:
+        """Those of the sequences whose numbers `rows` [B] has; neither is split over B."""
+        ...
 
     def penalise(self, logits: T, history: Mapping[str, T], settings: Mapping[str, T]) -> T:
         """Logits with biases and penalties; `history`: `prompt`, `output` (how often) and `bias` [B V]."""
@@ -132,6 +137,18 @@ class SamplingOps(Ops[T], Protocol[T]):
 
 
 @dataclass(frozen=True)
+class Drawing(Generic[T]):
+    """What tokens are drawn by, a row for each sequence."""
+
+    settings: Mapping[str, T]
+    """[B] of each sequence's request, see `NUMBERS`."""
+    positions: T
+    """[B]: where the token will stand."""
+    history: Mapping[str, T]
+    """See `SamplingOps.penalise`; needed by kind "full" only."""
+
+
+@dataclass(frozen=True)
 class Drawn(Generic[T]):
     """Next tokens [B]; how often each token was written, theirs counted [B V]; and float32 [B M]: the token's
     log-probability, those of the `ALTERNATIVES` likeliest, and which tokens these are."""
@@ -152,33 +169,38 @@ def needs(request: Sampling) -> Kind:
     return "wide" if request.top_p < 1 and not request.top_k else "sampled"
 
 
+def logits_of_slots(ops: SamplingOps[T], logits: T, rows: T, sharding: str) -> T:
+    """Logits of prompts [B 1 V] as those of slots, each slot's from the prompt in its row of `rows` [B]."""
+    with ops.scope("slots"):
+        whole = ops.to(logits, str(logits.sharding.split("B", "")))
+        return ops.to(ops.rows(whole, rows), sharding)
+
+
 def sample(
     ops: SamplingOps[T],
     logits: T,
     vocabulary: int,
     kind: Kind,
-    settings: Mapping[str, T],
-    positions: T,
-    history: Mapping[str, T],
+    drawing: Drawing[T],
     candidates: int = CANDIDATES,
 ) -> Drawn[T]:
     """The next token [B] of logits [B 1 V_fe], the last of which are padding.
 
-    `settings` [B] are those of each sequence's request, `positions` [B] where the token will stand; `history`
-    (see `SamplingOps.penalise`) is needed by kind "full" only. A sequence's token hangs on its own logits and
-    settings, not on the kind, so long as the kind is enough for it. Of each shard `candidates` are compared;
-    more of them than `CANDIDATES` change no token and cost more, up to a sort of all tokens on every chip.
+    A sequence's token depends on its own logits and settings, not on the kind, so long as the kind is enough
+    for it. Of each shard `candidates` are compared; more of them than `CANDIDATES` change no token and cost
+    more, up to a sort of all tokens on every chip.
     """
     if kind == "greedy":
         return Drawn(greedy(ops, logits, vocabulary))
     batch = f"B_{logits.sharding['B']}"
     settings = {
-        name: ops.to(t, f"{batch} M" if "M" in t.sharding.dims else batch) for name, t in settings.items()
+        name: ops.to(t, f"{batch} M" if "M" in t.sharding.dims else batch)
+        for name, t in drawing.settings.items()
     }
     with ops.scope("sample"):
         own = logits
         if kind == "full":
-            logits = ops.penalise(logits, history, settings)
+            logits = ops.penalise(logits, drawing.history, settings)
         logits = ops.heat(logits, vocabulary, settings)
         with ops.scope("candidates"):
             best = ops.to(ops.candidates(logits, candidates), f"{batch} V M")
@@ -191,14 +213,14 @@ def sample(
             with ops.scope("top_p"):
                 floor = _search(ops, logits, ranked, floor, settings, "share")
         with ops.scope("draw"):
-            drawn = ops.draw(logits, floor, settings, ops.to(positions, batch), own)
+            drawn = ops.draw(logits, floor, settings, ops.to(drawing.positions, batch), own)
             tokens, logit = ops.winner(ops.to(drawn, "B V M"))
         if kind != "full":
             return Drawn(tokens)
         with ops.scope("logprobs"):
             likeliest = ops.to(ops.alternatives(own, vocabulary, ALTERNATIVES), "B V M")
             logprobs = ops.logprobs(likeliest, logit, ALTERNATIVES)
-        return Drawn(tokens, ops.count(history["output"], ops.to(tokens, batch)), logprobs)
+        return Drawn(tokens, ops.count(drawing.history["output"], ops.to(tokens, batch)), logprobs)
 
 
 def _search(ops: SamplingOps[T], logits: T, ranked: T, floor: T, settings: Mapping[str, T], by: Weight) -> T:

@@ -13,87 +13,70 @@ from typing import Any
 from partita.program import latent
 from partita.program.attention import attend, attention_products
 from partita.program.norms import moments, normalise, scale
-from partita.program.ops import Ops, Product, T
+from partita.program.ops import Ops, Pass, Product, T
 from partita.sharding.layout import Layout
 from partita.specs.model import Model
 
 
 def forward(
-    ops: Ops[T],
-    model: Model,
-    layout: Layout,
-    weights: Mapping[str, T],
-    layers: Any,
-    tokens: T,
-    positions: T,
-    counts: T | None,
-    cache: Any,
-    lengths: T | None = None,
+    run: Pass[T], weights: Mapping[str, T], layers: Any, tokens: T, counts: T | None, cache: Any
 ) -> tuple[T, Any]:
-    """Logits and the new cache for tokens [B L] at positions [B L].
+    """Logits and the new cache for tokens [B L].
 
     `weights` are those outside the blocks; `layers` those of all layers. With `counts` [B], new tokens of
     each sequence that are not padding, only the last of them is unembedded: logits [B 1 V]; without, all:
-    [B L V]. Without a `cache` the tokens attend to each other only, and the new cache is theirs; with one it
-    holds `lengths` [B] tokens of each sequence after this step.
+    [B L V]. Without a `cache` the tokens attend to each other only, and the new cache is theirs.
     """
-    x = embed(ops, model, layout, weights, tokens, positions)
-    x, cache = blocks(ops, model, layout, layers, x, positions, cache, lengths)
-    return head(ops, model, layout, weights, x, counts), cache
+    x = embed(run, weights, tokens)
+    x, cache = blocks(run, layers, x, cache)
+    return head(run, weights, x, counts), cache
 
 
-def blocks(
-    ops: Ops[T],
-    model: Model,
-    layout: Layout,
-    layers: Any,
-    x: T,
-    positions: T,
-    cache: Any,
-    lengths: T | None = None,
-) -> tuple[T, Any]:
+def blocks(run: Pass[T], layers: Any, x: T, cache: Any) -> tuple[T, Any]:
     """All layers on the residual [B_t L_t E_ef], and their new cache."""
 
     def body(x: T, w: Mapping[str, T], cache: Any, local: bool) -> tuple[T, Any]:
-        return block(ops, model, layout, w, x, positions, cache, lengths, local)
+        return block(run, w, x, cache, local)
 
-    with ops.scope("layer"):
-        return ops.layers(body, x, layers, cache)
+    with run.ops.scope("layer"):
+        return run.ops.layers(body, x, layers, cache)
 
 
-def head(ops: Ops[T], model: Model, layout: Layout, weights: Mapping[str, T], x: T, counts: T | None) -> T:
+def head(run: Pass[T], weights: Mapping[str, T], x: T, counts: T | None) -> T:
     """Logits of the residual: of the last token of each sequence where `counts` are given, else of all."""
+    ops, layout = run.ops, run.layout
     if counts is not None:
         with ops.scope("last"):
             x = ops.last(x, ops.to(counts, f"B_{layout.tokens_b}"))
             x = ops.to(x, f"B_{layout.tokens_b} L E_{layout.e}{layout.fg}{layout.fk}")
     with ops.scope("final_norm"):
-        x = normalise(ops, model, x, weights.get("final_norm"))
-    return unembed(ops, model, layout, weights, x)
+        x = normalise(ops, run.model, x, weights.get("final_norm"))
+    return unembed(run, weights, x)
 
 
-def embed(ops: Ops[T], model: Model, layout: Layout, weights: Mapping[str, T], tokens: T, positions: T) -> T:
+def embed(run: Pass[T], weights: Mapping[str, T], tokens: T) -> T:
     """Tokens [B L] -> residual [B_t L E_ef]; the table stays, every chip looks all tokens up in its part.
 
     Where positions are learned every chip has their whole table, and looks up its own tokens' rows.
     """
+    ops, layout = run.ops, run.layout
     with ops.scope("embed"):
         x = ops.lookup(weights["embed"], ops.to(tokens, f"B_{_replicas(layout, layout.tokens_b)} L"))
         x = ops.to(x, layout.residual)
-        if model.embedding_scale is not None:
-            x = ops.scaled(x, model.embedding_scale)
+        if run.model.embedding_scale is not None:
+            x = ops.scaled(x, run.model.embedding_scale)
         if "positions" in weights:
-            own = ops.to(positions, f"B_{layout.tokens_b} L_{layout.tokens_l}")
+            own = ops.to(run.positions, f"B_{layout.tokens_b} L_{layout.tokens_l}")
             x = ops.add(x, ops.to(ops.lookup(weights["positions"], own), layout.residual))
         return x
 
 
-def unembed(ops: Ops[T], model: Model, layout: Layout, weights: Mapping[str, T], x: T) -> T:
+def unembed(run: Pass[T], weights: Mapping[str, T], x: T) -> T:
     """[B_t L E_ef] -> float32 logits [B L V_fe], on the table as it is stored."""
-    stored = layout.storage
+    ops, model, layout = run.ops, run.model, run.layout
     batch = _replicas(layout, layout.tokens_b)
     with ops.scope("unembed"):
-        x = ops.to(x, f"B_{batch} L E_{stored.e}")
+        x = ops.to(x, f"B_{batch} L E_{layout.storage.e}")
         table = weights["unembed"] if "unembed" in weights else weights["embed"]
         # partial over e
         logits = ops.einsum("BLE,VE->BLV", x, table, to=logits_sharding(layout), precise=True)
@@ -103,7 +86,7 @@ def unembed(ops: Ops[T], model: Model, layout: Layout, weights: Mapping[str, T],
 
 
 def logits_sharding(layout: Layout) -> str:
-    """Of the logits [B L V]: the vocabulary over every axis that the table is stored over."""
+    """How the logits [B L V] are split: the vocabulary over every axis that the table is stored over."""
     stored = layout.storage
     return f"B_{_replicas(layout, layout.tokens_b)} L V_{stored.f}{stored.e}"
 
@@ -115,27 +98,18 @@ def greedy(ops: Ops[T], logits: T, vocabulary: int) -> T:
         return ops.pick(ops.to(best, "B V M"))
 
 
-def block(
-    ops: Ops[T],
-    model: Model,
-    layout: Layout,
-    w: Mapping[str, T],
-    x: T,
-    positions: T,
-    cache: Any,
-    lengths: T | None,
-    local: bool,
-) -> tuple[T, Any]:
+def block(run: Pass[T], w: Mapping[str, T], x: T, cache: Any, local: bool) -> tuple[T, Any]:
     """One pre-norm block on the residual [B_t L_t E_ef], parallel or serial (section 3.4)."""
+    ops, model, layout = run.ops, run.model, run.layout
     parallel = model.block == "parallel"
     if model.latent is not None:
-        z, h, cache = _latent_half(ops, model, layout, w, x, positions, cache, lengths)
+        z, h, cache = _latent_half(run, w, x, cache)
     else:
         inputs = ffn_inputs(ops, layout, w) if parallel else []
-        q, kv, h = first_half(ops, model, layout, w, x, inputs, cached=cache is not None)
+        q, kv, h = first_half(run, w, x, inputs, cached=cache is not None)
         with ops.scope("attention"):
             to = None if parallel and ops.run_options.shared_reduction else layout.residual
-            z, cache = attend(ops, model, layout, w, q, kv, positions, cache, lengths, local, to)
+            z, cache = attend(run, w, (q, kv), cache, local, to)
     if parallel:
         shared = ops.run_options.shared_reduction  # over f, for both halves
         if not shared:
@@ -175,13 +149,7 @@ def join(ops: Ops[T], model: Model, x: T, z: T, bias: T | None, norm: T | None) 
 
 
 def first_half(
-    ops: Ops[T],
-    model: Model,
-    layout: Layout,
-    w: Mapping[str, T],
-    x: T,
-    inputs: list[Product[T]],
-    cached: bool,
+    run: Pass[T], w: Mapping[str, T], x: T, inputs: list[Product[T]], cached: bool
 ) -> tuple[T, T, T | None]:
     """Queries, keys and values, and what the first matrices of a parallel block's feed-forward give, from the
     residual normed.
@@ -189,6 +157,7 @@ def first_half(
     Keys and values are projected from an E still split over the axes that split no KV head: with one KV head
     (multi-query) every chip multiplies its own part and no weight of it is replicated.
     """
+    ops, model, layout = run.ops, run.model, run.layout
     with ops.scope("norm"):
         sums = moments(ops, model, x)
     kv, q = attention_products(ops, layout, w, cached)
@@ -214,20 +183,10 @@ def first_half(
     return asked, found, hidden[0] if hidden else None
 
 
-def _latent_half(
-    ops: Ops[T],
-    model: Model,
-    layout: Layout,
-    w: Mapping[str, T],
-    x: T,
-    positions: T,
-    cache: Any,
-    lengths: T | None,
-) -> tuple[T, T | None, Any]:
+def _latent_half(run: Pass[T], w: Mapping[str, T], x: T, cache: Any) -> tuple[T, T | None, Any]:
     """As `first_half` and attention, for latent attention, which takes nothing gathered where queries are
     compressed."""
-    if not isinstance(ops, latent.LatentOps):
-        raise ValueError(f"{type(ops).__name__} does not run latent attention")
+    ops, model, layout = latent.latent_ops(run.ops), run.model, run.layout
     assert model.latent is not None
     parallel = model.block == "parallel"
     with ops.scope("norm"):
@@ -240,7 +199,7 @@ def _latent_half(
         inputs = ffn_inputs(ops, layout, w) if parallel else []
         y_e, hidden = ops.project(y_e, f"{_tokens(layout)} E_{layout.e}", inputs)
     with ops.scope("attention"):
-        z, cache = latent.attention(ops, model, layout, w, y, y_e, positions, cache, lengths)
+        z, cache = latent.attention(run, w, y, y_e, cache)
     return z, hidden[0] if hidden else None, cache
 
 

@@ -172,7 +172,7 @@ class Profile(BaseModel):
     """Natural logarithms of measured over estimated seconds, of measurements left out of the fit.
 
     Each has one: where it was left out in several ways, that of the way that gives the widest interval. Of
-    measurements kept apart that lie outside the region, what is left for within it (`measure.held_out`)."""
+    measurements kept apart that lie outside the region, what is left for within it (`measure.fit`)."""
     held_out: Annotated[int, Field(gt=1, strict=True)] | None = None
     """How many measurements were left out, where `residuals` has but the sizes of their errors at equal steps
     from the least to the largest, such as every 5%; None: it has all errors."""

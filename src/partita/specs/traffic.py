@@ -211,10 +211,6 @@ class Traffic:
         return self.mean("prefix")
 
     @property
-    def mean_new(self) -> float:
-        return self.mean("new")
-
-    @property
     def longest(self) -> int:
         """Positions that a slot of a cache must have to hold any of the requests to its end."""
         return int(self.context.max())

@@ -7,7 +7,7 @@ from tests.measure.calibrate.made import cluster, device, gpus, truth
 from partita.measure.calibrate import collectives
 from partita.measure.calibrate.collectives import Collective, estimated, granule
 from partita.measure.calibrate.machine import machine
-from partita.measure.hlo import count_hlo
+from partita.measure.counts import count_hlo
 from partita.specs import Constant
 from partita.specs.profile import COLLECTIVES
 

@@ -11,7 +11,7 @@ from partita.cost.prediction import predict
 from partita.cost.setting import Phase, Setting
 from partita.measure.calibrate import collectives, constants, layers, run
 from partita.measure.calibrate.machine import machine
-from partita.measure.fit import Point
+from partita.measure.fit import Measurement
 from partita.sharding.roles import parse_layout
 from partita.specs.formats import Formats
 from partita.specs.resolve import resolve_model
@@ -26,29 +26,29 @@ MACHINES = {
 
 
 @pytest.fixture(scope="module", params=MACHINES)
-def told(request):
+def found_on(request):
     here = MACHINES[request.param]
     on, timed = made.cluster(here), made.timings(here, 1).runs
     points = [run.as_point(key, t.seconds, on) for key, t in timed.items() if run.tells(key, here)]
     return here, constants.fitted(points, constants.template(here), constants.starts(here))
 
 
-def test_the_constants_are_found_within_their_intervals(told):
-    here, found = told
+def test_the_constants_are_found_within_their_intervals(found_on):
+    here, found = found_on
     true, inside = made.truth(here), []
-    for name in found.told:
+    for name in found.determined:
         constant = found.profile.constants[name]
         assert constant.fixed is None
         inside.append(constant.low <= true.constants[name].value <= constant.high)
     assert np.mean(inside) >= 0.7  # of 90% intervals, by one seed
 
 
-def test_links_have_constants_where_there_are_any(told):
-    here, found = told
+def test_links_have_constants_where_there_are_any(found_on):
+    here, found = found_on
     links = {name.partition("/")[0] for name in found.profile.constants if "/" in name}
     assert links == {kind for kind, size in here.fabric if size > 1}
     for kind in links:
-        assert f"{kind}/all-gather/share" in found.told
+        assert f"{kind}/all-gather/share" in found.determined
     own = {name for name in found.template.constants if name.endswith("own_share")}
     assert bool(own) == here.shared
 
@@ -59,7 +59,7 @@ def test_what_nothing_tells_is_fixed_where_it_changes_nothing_with_the_reason():
     points = [run.as_point(key, t.seconds, on) for key, t in timed.items() if isinstance(key, layers.Layered)]
     starts = {"matmul_share": 0.7, "network/all-gather/share": 0.5, "hidden_share": 1e-6}
     found = constants.fitted(points, constants.template(here), starts)
-    assert found.told == ("matmul_share",)
+    assert found.determined == ("matmul_share",)
     assert found.profile.constants["network/all-gather/share"].value == 1.0
     assert found.profile.constants["network/all-gather/share"].fixed == "no measurement depends on it"
     hidden = found.profile.constants["hidden_share"]
@@ -80,7 +80,7 @@ def test_of_a_collective_that_nothing_tells_the_level_has_the_say():
     others = {name: constant for name, constant in true.constants.items() if name not in names}
     template = true.model_copy(update={"constants": others})
     found = constants.fitted(points, template, dict.fromkeys(names, 2e-5))
-    assert found.told == names[:1]
+    assert found.determined == names[:1]
     start = found.profile.link("message_seconds", "switch", "all-reduce")
     assert start == found.profile.constants[names[0]].value > 0
 
@@ -92,13 +92,15 @@ def test_a_constant_whose_interval_is_all_that_is_plausible_is_not_told():
         return 1e-3 / profile.value("matmul_share") + 1e-9 / profile.value("memory_share")
 
     random = np.random.default_rng(2)
-    points = [Point(str(i), (), 1.3e-3 * float(np.exp(random.normal(0, 0.03))), seconds) for i in range(12)]
+    points = [
+        Measurement(str(i), (), 1.3e-3 * float(np.exp(random.normal(0, 0.03))), seconds) for i in range(12)
+    ]
     found = constants.fitted(points, constants.template(EIGHT), {"matmul_share": 0.5, "memory_share": 0.5})
-    assert found.told == ("matmul_share",)
+    assert found.determined == ("matmul_share",)
     assert found.profile.constants["memory_share"].value == 1.0
 
 
-def test_unseen_layouts_are_foretold_and_two_runs_agree():
+def test_unseen_layouts_are_estimated_and_two_runs_agree():
     on, true = made.cluster(EIGHT), made.truth(EIGHT)
     mesh = layers.mesh_of(EIGHT.shape)
     formats = Formats(weights="f32", activations="f32", kv="f32")

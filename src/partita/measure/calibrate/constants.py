@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.measure.calibrate.machine import Machine
-from partita.measure.fit import Fit, Point, fit
+from partita.measure.fit import Fit, Measurement, fit
 from partita.planner.space import prime_factors
 from partita.specs.profile import COLLECTIVES, Constant, Profile, term_of
 
@@ -56,27 +56,27 @@ def template(machine: Machine) -> Profile:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A profile; the constants that the points tell are in `told`, `template` has the others, with
-    reasons."""
+class Fitted:
+    """A profile; the constants that the measurements determine are named in `determined`, `template` has the
+    others, with reasons."""
 
     profile: Profile
     template: Profile
-    told: tuple[str, ...]
+    determined: tuple[str, ...]
 
 
-def fitted(points: Sequence[Point], template: Profile, starts: Mapping[str, float]) -> Told:
-    """Fits the constants named in `starts`, and fixes those that the points do not tell."""
+def fitted(points: Sequence[Measurement], template: Profile, starts: Mapping[str, float]) -> Fitted:
+    """Fits the constants named in `starts`, and fixes those that the measurements do not determine."""
     reading = {name: _READING.get(name, value) for name, value in starts.items()}
     found = min((fit(points, template, each, SCALE) for each in (starts, reading)), key=_cost_on(points))
     while True:
         profile = found.profile
         spans = {name: profile.constants[name] for name in starts}
-        # one that no point depends on has no interval, and is not told either
+        # one that no point depends on has no interval, and is not determined either
         widths = {n: c.high / c.low if c.low and c.high else math.inf for n, c in spans.items()}
         widest = max(widths, key=lambda name: widths[name])
         if widths[widest] <= _WIDEST:
-            return Told(profile, template, tuple(starts))
+            return Fitted(profile, template, tuple(starts))
         parts = widest.split("/")
         if len(parts) < 3 or f"{parts[0]}/{parts[2]}" not in starts:  # else the level's stands for it
             template = _without(widest, spans[widest], template)
@@ -84,7 +84,7 @@ def fitted(points: Sequence[Point], template: Profile, starts: Mapping[str, floa
         found = fit(points, template, starts, SCALE)
 
 
-def _cost_on(points: Sequence[Point]) -> Callable[[Fit], float]:
+def _cost_on(points: Sequence[Measurement]) -> Callable[[Fit], float]:
     """What a fit makes least: of soft_l1, without its constant factors."""
     weights = np.array([point.weight for point in points])
     return lambda found: float(np.sum(np.sqrt(1 + (found.errors * weights / SCALE) ** 2)))

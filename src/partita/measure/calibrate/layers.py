@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from partita.cost.prediction import Prediction, predict
 from partita.cost.setting import Phase, Setting
 from partita.measure.calibrate.machine import Machine
-from partita.measure.steps import Steps
+from partita.measure.launches import Steps
 from partita.measure.stopwatch import Run
 from partita.planner.layouts_to_time import mesh_of
 from partita.sharding.layout import plan_storage

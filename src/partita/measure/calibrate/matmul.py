@@ -52,12 +52,12 @@ class Matmul:
 
     @property
     def flops(self) -> int:
-        """Of the program, on each device."""
+        """FLOPs of the program on each device."""
         return self.entry.flops * self.layers
 
     @property
     def read_bytes(self) -> int:
-        """Of weights, likewise."""
+        """Bytes of weights that each device reads."""
         return self.entry.weight_bytes * self.layers
 
     def __str__(self) -> str:

@@ -23,7 +23,7 @@ class Read:
 
     @property
     def bytes(self) -> int:
-        """Of the matrix."""
+        """Bytes of the matrix."""
         return 4 * self.width**2
 
     @property

@@ -16,8 +16,7 @@ from partita.cost.phase_estimate import asked_of, estimated_seconds
 from partita.cost.roofline import peaks
 from partita.measure.calibrate import collectives, constants, layers, matmul, memory
 from partita.measure.calibrate.machine import Machine, machine
-from partita.measure.fit import Point
-from partita.measure.held_out import leave_out, region_of, with_held_out
+from partita.measure.fit import Measurement, leave_out, region_of, with_held_out
 from partita.measure.stopwatch import Run, Timed, Timings, time_each
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
@@ -111,9 +110,9 @@ def fitted(
     points = {key: as_point(key, t.seconds, bare) for key, t in timed.items() if tells(key, here)}
     progress("fitting the profile", 0, 1)
     found = constants.fitted(list(points.values()), constants.template(here), constants.starts(here))
-    told = {name: found.profile.constants[name].value for name in found.told}
+    start = {name: found.profile.constants[name].value for name in found.determined}
     progress("trying it on what it has not seen", 0, 1)
-    apart = leave_out(list(points.values()), found.template, told, constants.SCALE)
+    apart = leave_out(list(points.values()), found.template, start, constants.SCALE)
     profile = with_held_out(
         found.profile.model_copy(
             update={
@@ -134,7 +133,7 @@ def fitted(
 
 
 def _rates(timed: dict[Key, Timed]) -> Iterator[Rate]:
-    """Of matmuls and of reading memory, whether a constant is fitted to them or not."""
+    """The rates of matmuls and of reading memory, whether a constant is fitted to them or not."""
     for key, t in timed.items():
         if isinstance(key, matmul.Matmul):
             yield Rate(str(key), key.flops / t.seconds, "FLOP/s")
@@ -203,21 +202,21 @@ def tells(key: Key, here: Machine) -> bool:
     return not isinstance(key, memory.Read)
 
 
-def as_point(key: Any, seconds: float, bare: Cluster) -> Point:
+def as_point(key: Any, seconds: float, bare: Cluster) -> Measurement:
     """A measurement as a fit takes it, on a cluster of such peaks."""
     if isinstance(key, matmul.Matmul):
         rates = peaks(bare.chip, Formats.all_in(key.dtype), mesh_links(Mesh.of(bare.shape), bare))
-        return Point(
+        return Measurement(
             str(key), (), seconds, lambda profile: matmul.estimated(key, rates, profile), weight=_ALONE
         )
     if isinstance(key, collectives.Collective):
-        return Point(
+        return Measurement(
             str(key), (), seconds, lambda profile: collectives.estimated(key, bare, profile), weight=_ALONE
         )
     work = key.predicted(bare).run
     size = f"{key.phase} of {key.batch} x {key.tokens}"
     groups = (size,) if key.mesh.chips == 1 else (str(key.roles), size)  # one chip has one layout
-    return Point(
+    return Measurement(
         str(key), groups, seconds, lambda profile: estimated_seconds(work, profile), (asked_of(work),)
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partita.cost.cache import LayerStack
 from partita.cost.ledger import Ledger
 from partita.cost.ops import CostOps, Sized
 from partita.cost.step import sized_weights
@@ -69,7 +70,7 @@ def ffn_block(
     formats: Formats = F32,
 ) -> Ledger:
     """The feed-forward block of one layer from residual to residual: gather, both matmuls, reduce."""
-    ops = CostOps(sizes, formats, layers=1)
+    ops = CostOps(sizes, formats, LayerStack(1))
     padded = layout.storage.padded(model, sizes)
     assert np.all(padded["E"] == model.d_model)  # no padding here: the closed forms know none
     assert np.all(padded["F"] == model.d_ff)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from partita.cost.cache import LayerStack
 from partita.cost.ledger import Ledger, Sized
 from partita.cost.ops import CostOps
 from partita.cost.sampling import price_draw
@@ -108,7 +109,7 @@ class Drawing:
         return found if kind == "full" else np.asarray(found[0])
 
     def price(self, kind: Kind, rows: Any, formats: Formats = F32) -> Ledger:
-        ops = CostOps(self.mesh.size, formats, 1)
+        ops = CostOps(self.mesh.size, formats, LayerStack(1))
         sizes = {"B": rows, "L": 1, "V": self.padded}
         price_draw(ops, Sized(self.sharding, sizes, "f32", "f32"), self.vocabulary, kind)
         return ops.ledger

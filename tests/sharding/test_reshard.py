@@ -10,6 +10,7 @@ from tests.sharding.shardings import pairs
 from tests.sharding.simulated_mesh import SimulatedMesh
 from tests.sizes import examples
 
+from partita.cost.cache import LayerStack
 from partita.cost.ops import CostOps, Sized
 from partita.sharding import Sharding, parse, reshard
 from partita.specs import Formats
@@ -47,12 +48,12 @@ def test_every_device_ends_with_its_part_of_the_target(
     wanted = mesh.place(terms.sum(axis=summed), target)
 
     held = mesh.place(terms, source)
-    ops = CostOps(sizes, Formats(), layers=1)
+    ops = CostOps(sizes, Formats(), LayerStack(1))
     for step in reshard(source, target):
         before, held = held, mesh.run(step, held)
         priced = ops._step(Sized(step.before, dims, "f32", "f32"), step)
         assert priced.sharding == step.after
-        assert ops.elements(priced) == held[mesh.devices[0]].size
+        assert ops.local.elements(priced) == held[mesh.devices[0]].size
         if step.kind != "slice":
             entry = ops.ledger.entries[-1]
             assert float(entry.sent_bytes) == float(4 * mesh.sent(step, before))
@@ -95,7 +96,7 @@ def cost(
     source: Sharding, target: Sharding, dims: dict[str, int], sizes: dict[str, int]
 ) -> tuple[float, int]:
     """Bytes and messages of a reshard in float32."""
-    ops = CostOps(sizes, Formats(), layers=1)
+    ops = CostOps(sizes, Formats(), LayerStack(1))
     ops.to(Sized(source, dims, "f32", "f32"), str(target))
     return ops.ledger.total("sent_bytes"), ops.ledger.total("messages")
 
@@ -141,7 +142,7 @@ def test_steps_by_name(source: str, target: str, steps: list[str]):
 
 def test_scattering_is_chosen_before_reducing_everything():
     """2 (K-1)/K of a whole tensor for an all-reduce; scattering it first halves that."""
-    ops = CostOps({"x": 4}, Formats(), layers=1)
+    ops = CostOps({"x": 4}, Formats(), LayerStack(1))
     partial = Sized(parse("B L E partialsum-x"), {"B": 2, "L": 3, "E": 8}, "f32", "f32")
     ops.to(partial, "B L E_x")
     scattered = ops.ledger.total("sent_bytes")

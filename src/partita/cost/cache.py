@@ -1,22 +1,19 @@
-"""Layers on sizes: one of each kind, repeated; what they cache, and how much of it a window or a mask keeps.
+"""The kinds of layers on sizes, what a layer caches, and how much of it a window or a mask keeps.
 
 The queries of a step are the last of the positions: query number i of L sees the positions up to S - L + i,
 of these under a window of w the last w only."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from partita.cost.ledger import Ledger, Number, Sized
+from partita.cost.ledger import Number, Sized
+from partita.cost.local_sizes import LocalSizes
 from partita.sharding.layout import ceil_to
 from partita.sharding.spec import Sharding
-from partita.specs.formats import Formats
 
 
 def kept_share(queries: Number, positions: Number, window: Number | None = None) -> Number:
@@ -46,90 +43,53 @@ Cached = Sized | tuple[Sized, Sized]
 """A layer's cache: keys and values, or rows in one."""
 
 
-class Layers:
-    """Runs a layer of each kind, whose window is known while it runs."""
+@dataclass(frozen=True)
+class LayerKind:
+    """Layers that cost the same, which are priced once."""
 
-    formats: Formats
-    ledger: Ledger
-    cache_bytes: Number
-    _kinds: Mapping[str, tuple[int, int | None]]
-    _window: int | None
-    _dealt: str
-    _repeat: int
-
-    def layers(
-        self,
-        body: Callable[[Sized, Mapping[str, Sized], Any, bool], tuple[Sized, Any]],
-        x: Sized,
-        weights: Mapping[str, Sized],
-        cache: Cached | None,
-    ) -> tuple[Sized, Cached]:
-        """Once for each kind of layer there is, repeated by how many there are."""
-        kinds = {name: kind for name, kind in self._kinds.items() if kind[0]}
-        return [
-            self._layer(name, len(kinds) > 1, body, x, weights, cache, *kind) for name, kind in kinds.items()
-        ][-1]
-
-    def _layer(
-        self,
-        name: str,
-        named: bool,
-        body: Callable[[Sized, Mapping[str, Sized], Any, bool], tuple[Sized, Any]],
-        x: Sized,
-        weights: Mapping[str, Sized],
-        cache: Cached | None,
-        count: int,
-        window: int | None,
-    ) -> tuple[Sized, Cached]:
-        """`count` layers of one window, named in the ledger where there are others."""
-        self._repeat, self._window = count, window
-        self.ledger.layers += count
-        before = x.sizes["L"] - 1
-        with self.scope(name) if named else nullcontext():
-            recent = None if cache is None else _each(cache, lambda part: self._recent(part, before))
-            x, kept = body(x, weights, recent, name == "local")
-        parts = kept if isinstance(kept, tuple) else (kept,)
-        further = 0 if cache is None else before  # a cache has room for what a later query does not see
-        kept_bytes = sum(self._cached(self._recent(part, further)) for part in parts)
-        self.cache_bytes = self.cache_bytes + kept_bytes * count
-        self._repeat, self._window = 1, None
-        return x, kept
-
-    def _recent(self, cache: Sized, before: Number = 0) -> Sized:
-        """The last positions of a cache, as many as a layer's window needs of it.
-
-        `before`: how many of its queries come before the last, and see what was in the window then.
-        """
-        if self._window is None:
-            return cache
-        positions = smaller(cache.sizes["S"], self._window + before)
-        padded = ceil_to(positions, self.shards(self._dealt))
-        scale = cache.scale and replace(cache.scale, sizes={**cache.scale.sizes, "S": padded})
-        return replace(cache, sizes={**cache.sizes, "S": padded}, scale=scale)
-
-    def _cached(self, cache: Sized) -> Number:
-        """Bytes of a cache, with its scales where it is in int8."""
-        return self.bytes(cache) + (0 if cache.scale is None else self.bytes(cache.scale))
-
-    def as_cache(self, new: Sized, dims: str) -> Sized:
-        sizes = {("S" if d == "L" else d): n for d, n in new.sizes.items()}
-        return in_cache(new.sharding.rename("L", "S").only(dims), sizes, self.formats.kv)
-
-    def write(self, cache: Sized, new: Sized, positions: Sized, lengths: Sized) -> Sized:
-        return cache
-
-    @abstractmethod
-    def scope(self, name: str) -> AbstractContextManager[None]: ...
-
-    @abstractmethod
-    def shards(self, axes: str) -> Number: ...
-
-    @abstractmethod
-    def bytes(self, t: Sized) -> Number: ...
+    name: str
+    count: int
+    window: int | None = None  # positions that a query sees and a cache keeps; None for all
 
 
-def _each(cache: Cached, change: Callable[[Sized], Sized]) -> Cached:
+@dataclass(frozen=True)
+class LayerStack:
+    """The layers that a program runs: `local_layers` of them attend to the last `window` positions only."""
+
+    layers: int
+    local_layers: int = 0
+    window: int | None = None
+    s_axes: str = ""
+    """Mesh axes that the cached positions are interleaved over."""
+
+    @property
+    def kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds of which there is any layer."""
+        found = (
+            LayerKind("global", self.layers - self.local_layers),
+            LayerKind("local", self.local_layers, self.window),
+        )
+        return tuple(kind for kind in found if kind.count)
+
+
+def each(cache: Cached, change: Callable[[Sized], Sized]) -> Cached:
+    """The cache with every part of it changed."""
     return (change(cache[0]), change(cache[1])) if isinstance(cache, tuple) else change(cache)
+
+
+def recent(cache: Sized, positions: Number | None, shards: Number) -> Sized:
+    """The last `positions` of a cache, or all it has if that is less, padded to what `shards` chips split;
+    None: the cache as it is."""
+    if positions is None:
+        return cache
+    padded = ceil_to(smaller(cache.sizes["S"], positions), shards)
+    scale = cache.scale and replace(cache.scale, sizes={**cache.scale.sizes, "S": padded})
+    return replace(cache, sizes={**cache.sizes, "S": padded}, scale=scale)
+
+
+def cached_bytes(local: LocalSizes, cache: Sized) -> Number:
+    """Bytes of a cache on a chip, with its scales where it is in int8."""
+    return local.bytes(cache) + (0 if cache.scale is None else local.bytes(cache.scale))
 
 
 def in_cache(sharding: Sharding, sizes: Mapping[str, Number], format: str, kind: str = "activation") -> Sized:

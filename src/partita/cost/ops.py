@@ -7,33 +7,31 @@ gathered output or scattered input, an all-reduce twice that.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
-from partita.cost.cache import Layers, kept_share
-from partita.cost.collective_matmul import CollectiveMatmulCosts
+from partita.cost.cache import Cached, LayerStack, cached_bytes, each, in_cache, kept_share, recent
+from partita.cost.collective_matmul import permutations, split_dot
 from partita.cost.ledger import Entry, Ledger, Loop, Number, Sized
 from partita.cost.live_memory import STORED, LiveMemory
+from partita.cost.local_sizes import LocalSizes
 from partita.cost.sampling import Draws
-from partita.program.ops import Seen
-from partita.program.options import RunOptions
-from partita.sharding.layout import product
+from partita.program.ops import Product, Seen
+from partita.program.options import RunOptions, gather_step, name_of, scatter_step
 from partita.sharding.reshard import Step, reshard
 from partita.sharding.spec import Sharding, contract, parse
-from partita.specs.formats import BYTES, Formats
+from partita.specs.formats import Formats
 from partita.specs.model import Model
 
 
-class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
+class CostOps(Draws):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
-    Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them, dealt
-    out over the axes `dealt`.
     `free_permutes` leaves collective-permutes out: for a lower bound over all orders of the axes.
     """
 
@@ -41,38 +39,29 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
         self,
         sizes: Mapping[str, Number],
         formats: Formats,
-        layers: int,
+        stack: LayerStack,
         *,
-        local_layers: int = 0,
-        window: int | None = None,
-        dealt: str = "",
         free_permutes: bool = False,
         run_options: RunOptions | None = None,
     ):
-        self.sizes, self.formats = sizes, formats
+        local, self.ledger = LocalSizes(sizes), Ledger()
         self.run_options = run_options or RunOptions()
-        # how often the program runs a layer of each kind, and the window of that kind
-        self._kinds = {"global": (layers - local_layers, None), "local": (local_layers, window)}
-        self._window: int | None = None
-        self._dealt = dealt
+        super().__init__(local, LiveMemory(local, self.ledger, self.run_options.backend))
+        self.formats, self.stack = formats, stack
         self.cache_bytes: Number = 0  # kept by all layers, once they have run
+        self._window: int | None = None  # of the layers that are run
         self._free_permutes = free_permutes
-        self.ledger = Ledger()
-        self._scope: list[str] = []
-        self._waiting = {}
+        self._scopes: list[str] = []
         self._repeat = 1
-        self._shards: dict[str, Number] = {}
-        self._bytes: dict[tuple, Number] = {}
-        self._counted: list[tuple[Number, ...]] = []
 
     # -- the ledger -------------------------------------------------------------------------------------
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        self._scope.append(name)
+        self._scopes.append(name)
         yield
-        self._scope.pop()
-        self._leave(name)
+        self._scopes.pop()
+        self.memory.leave(name)
 
     @contextmanager
     def repeated(self, times: int) -> Iterator[None]:
@@ -81,56 +70,8 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
         yield
         self._repeat = 1
 
-    def shards(self, axes: str) -> Number:
-        """How many shards `axes` make; kept, since the same groups of axes come back all the time."""
-        found = self._shards.get(axes)
-        if found is None:
-            found = self._shards[axes] = product(self.sizes, axes)
-        return found
-
-    def elements(self, t: Sized) -> Number:
-        """Elements one chip holds."""
-        return self._share(t.sizes, t.sharding.dims, t.sharding.axes)
-
-    def _share(self, sizes: Mapping[str, Number], dims: str, groups: Iterable[str], times: int = 1) -> Number:
-        """Product of the sizes of `dims`, a chip's part of it where they are split over these groups of axes.
-
-        Every split divides. Arrays of candidates broadcast; those of B and S are the large ones: they come
-        last, and `times` before them.
-        """
-        large = [sizes[d] for d in dims if d in "BS"]
-        whole = math.prod(sizes[d] for d in dims if d not in "BS")
-        shards = math.prod(self.shards(axes) for axes in groups if axes)
-        if isinstance(shards, int) and isinstance(whole, int) and all(isinstance(n, int) for n in large):
-            return whole * math.prod(large) // shards * times
-        found = whole * times / shards
-        for number in large:
-            found = found * number
-        return found
-
-    def bytes(self, t: Sized) -> Number:
-        """Bytes one chip holds; kept, since most operations ask for those of the operation before."""
-        sizes = tuple(t.sizes[d] for d in t.sharding.dims)
-        key = (t.sharding.dims, t.sharding.axes, t.sharding.partial, t.format, t.settles, *map(id, sizes))
-        found = self._bytes.get(key)
-        if found is None:
-            found = self._share(t.sizes, t.sharding.dims, t.sharding.axes, self._width(t))
-            self._bytes[key] = found
-            self._counted.append(sizes)  # an id is a number's own while the number lives
-        return found
-
-    def _width(self, t: Sized) -> Number:
-        """Bytes of an element: a sum over axes of one chip is whole, and of the format it settles in."""
-        travels = BYTES[t.format]
-        if not t.sharding.partial or t.format == t.settles:
-            return travels
-        settles, over = BYTES[t.settles], self.shards(t.sharding.partial)
-        if isinstance(over, int):
-            return settles if over == 1 else travels
-        return np.where(over == 1, settles, travels)
-
     def _note(self, kind: str, what: str, before: tuple[Sharding, ...], after: Sharding, **costs) -> None:
-        scope = "/".join(self._scope)
+        scope = "/".join(self._scopes)
         self.ledger.entries.append(Entry(scope, kind, what, before, after, repeat=self._repeat, **costs))
 
     # -- the operations ---------------------------------------------------------------------------------
@@ -145,28 +86,28 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
 
     def _step(self, t: Sized, step: Step, loop: Loop | None = None) -> Sized:
         """t after the step; with `loop` the permutations around a ring that stand for it."""
-        before, shards = t, self.shards(step.axes)
+        before, shards = t, self.local.shards(step.axes)
         kind = "gathered" if t.kind == "weight" and step.kind != "slice" else t.kind
         t = replace(t, sharding=step.after, kind=kind)
         if step.kind == "slice" or (self._free_permutes and step.kind == "collective-permute"):
             return t
-        local, messages = self.bytes(before), (shards > 1) * 1
+        local, messages = self.local.bytes(before), (shards > 1) * 1
         if step.kind == "all-gather":
             sent = local * (shards - 1)
         elif step.kind == "collective-permute":
-            messages = step.reorders(self.sizes)
+            messages = step.reorders(self.local.sizes)
             sent = local * messages
         else:
             sent = _part(local, shards - 1, shards) * (2 if step.kind == "all-reduce" else 1)
         sums = before.format if before.sharding.partial and before.settles == "bf16" else ""
         moved: dict[str, Number] = {"sent_bytes": sent, "messages": messages, "sums": sums}
         if loop is not None:
-            moved |= self.permutations(t, step, loop)
+            moved |= {"messages": permutations(t, step, loop, self.local), "loop": loop}
         noted = "collective-permute" if loop else step.kind
         self._note(noted, "", (step.before,), step.after, axes=step.axes, **moved)
         if kind == "gathered":
-            t = replace(t, moved=self._copies(before, step, (messages > 0) * 1))
-        self._hold_step(t, step, before, (messages > 0) * 1)
+            t = replace(t, moved=self.memory.copies(before, step, (messages > 0) * 1))
+        self.memory.hold_step(t, step, before, (messages > 0) * 1)
         if not t.sharding.partial and before.sharding.partial:
             t = replace(t, format=t.settles)
         return t
@@ -186,7 +127,7 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
         sizes = {**a.sizes, **b.sizes}
         letters = set(a.sharding.dims + b.sharding.dims)
         groups = sorted({a.sharding[d] or b.sharding[d] for d in letters})
-        flops = self._share(sizes, "".join(sorted(letters)), groups, 2)
+        flops = self.local.share(sizes, "".join(sorted(letters)), groups, 2)
         needed = flops * kept_share(sizes["L"], sizes["S"], self._window) if causal else flops
         settles = "f32" if precise else self.formats.activations
         travels = "f32" if precise else self.formats.reduce
@@ -202,25 +143,85 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
             needed_flops=needed,
             weight_bytes=b.stored_bytes,
             kv_bytes=self._read(b, sizes.get("L", 1)) if b.kind == "cache" else 0,
-            second=self.elements(b),
-            moved_bytes=self._moved(a) + self._moved(b) + self.bytes(out),
+            second=self.local.elements(b),
+            moved_bytes=self._moved(a) + self._moved(b) + self.local.bytes(out),
         )
-        self._hold(a, b, out, *([] if plus is None else [plus]))
+        self.memory.hold(a, b, out, *([] if plus is None else [plus]))
         out = out if plus is None else self.add(plus, out)
         if to is None:
             return out
-        return self.to(self.scattered(a, b, out, to), to)
+        step = scatter_step(out.sharding, to)
+        loop = self._loop(step, "scatter")
+        if step is not None and loop is not None:
+            out = self._looped(out, step, loop, [(a, b, out)])
+        return self.to(out, to)
+
+    def _loop(self, step: Step | None, kind: str, *scopes: str) -> Loop | None:
+        """The ring that a collective goes round, where the options loop it with the product next to it and
+        the ring of any of the candidates has more than one chip."""
+        if step is None:
+            return None
+        name, chips = name_of([*self._scopes, *scopes]), self.local.shards(step.axes)
+        way = self.run_options.way(name, kind)
+        if way == "none" or not np.any(chips > 1):
+            return None
+        return Loop(f"{name}/{kind}", step.kind, way == "two-way", chips, ())
+
+    def _looped(
+        self, t: Sized, step: Step, loop: Loop, products: Sequence[tuple[Sized, Sized, Sized]]
+    ) -> Sized:
+        """t after the step that is looped with the products noted last: the operands and result of each.
+
+        Each is made in parts, and a compiler may first cut the matrix.
+        """
+        dots = self.ledger.entries[-len(products) :]
+        for i, (a, b, out) in enumerate(products):
+            dots[i] = split_dot(dots[i], loop, self.local.bytes(a), self.local.bytes(out))
+            self.memory.hold(a, out, out, besides=self.local.bytes(b))
+        self.ledger.entries[-len(products) :] = dots
+        return self._step(t, step, replace(loop, dots=tuple(dots)))
+
+    def project(
+        self, y: Sized, gathered: str, products: Sequence[Product[Sized]]
+    ) -> tuple[Sized, list[Sized]]:
+        step = gather_step(y.sharding, gathered, [p.text for p in products])
+        loop = None if step is None else self._loop(step, "gather", products[0].scope)
+        if step is None or loop is None:
+            with self.scope("gather"):
+                y = self.to(y, gathered)
+            found = []
+            for p in products:
+                found.append(self._product_of(y, p, p.to))
+                # attention first: hidden units of a parallel block wait for it as y, from which they come
+                self.memory.wait(p.scope, y if p.scope.startswith("ffn/") else found[-1])
+            return y, found
+        with self.scope("gather"):
+            shard = self.to(y, str(step.before))
+        y = replace(shard, sharding=step.after)
+        found = [self._product_of(y, p) for p in products]
+        operands = [(y, p.weight, out) for p, out in zip(products, found, strict=True)]
+        with self.scope(products[0].scope):
+            y = self._looped(shard, step, loop, operands)
+        for i, p in enumerate(products):
+            with self.scope(p.scope):
+                found[i] = self.to(found[i], p.to)
+            self.memory.wait(p.scope, found[i])
+        return y, found
+
+    def _product_of(self, y: Sized, p: Product[Sized], to: str | None = None) -> Sized:
+        with self.scope(p.scope):
+            return self.einsum(p.text, y, p.weight, to=to)
 
     def _moved(self, operand: Sized) -> Number:
         """Bytes of an operand that is neither a weight as stored nor a cache."""
-        return 0 if operand.kind in STORED else self.bytes(operand)
+        return 0 if operand.kind in STORED else self.local.bytes(operand)
 
     def _read(self, cache: Sized, queries: Number) -> Number:
         """Bytes of a cache that a step of `queries` new tokens must read: what its first token sees.
 
         The positions behind are the step's own, and need not have left the chip.
         """
-        stored = self._cached(cache)
+        stored = cached_bytes(self.local, cache)
         if isinstance(queries, int) and queries == 1:
             return stored
         positions = cache.sizes["S"]
@@ -241,10 +242,10 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
 
     def gate(self, h: Sized, feed_forward: str) -> Sized:
         out = self.take(h, "M", 0)
-        self._hold(h, out)  # what attention adds to a parallel block is as large as what waits here
-        self._leave("ffn")
+        self.memory.hold(h, out)  # what attention adds to a parallel block is as large as what waits here
+        self.memory.leave("ffn")
         if self.run_options.backend.keeps_gated:
-            self._wait("ffn/gated", out)
+            self.memory.wait("ffn/gated", out)
         return out
 
     def shift(self, x: Sized, bias: Sized) -> Sized:
@@ -260,22 +261,60 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
         return x
 
     def rotate(self, x: Sized, positions: Sized, model: Model, local: bool) -> Sized:
-        self._hold_waves(x, local and model.local_rotary_base is not None)
+        self.memory.hold_waves(x, local and model.local_rotary_base is not None)
         return x
 
     def shard_sums(self, scores: Sized, seen: Seen[Sized]) -> Sized:
         axes = scores.sharding["S"]
         sharding = Sharding(scores.sharding.dims + "M", (*scores.sharding.axes, ""))
-        return Sized(sharding, {**scores.sizes, "S": self.shards(axes), "M": 2}, "f32", "f32")
+        return Sized(sharding, {**scores.sizes, "S": self.local.shards(axes), "M": 2}, "f32", "f32")
 
     def softmax(self, scores: Sized, seen: Seen[Sized], sums: Sized | None = None) -> Sized:
         out = replace(scores, format=self.formats.activations)
-        self._hold(scores, out, besides=self._mask(scores))
+        self.memory.hold(scores, out, besides=self.memory.mask(scores))
         return out
 
     def take(self, t: Sized, dim: str, index: int) -> Sized:
         sizes = {d: n for d, n in t.sizes.items() if d != dim}
         return replace(t, sharding=t.sharding.without(dim), sizes=sizes)
+
+    # -- layers and their caches --------------------------------------------------------------------------
+
+    def layers(
+        self,
+        body: Callable[[Sized, Mapping[str, Sized], Any, bool], tuple[Sized, Any]],
+        x: Sized,
+        weights: Mapping[str, Sized],
+        cache: Cached | None,
+    ) -> tuple[Sized, Any]:
+        """Once for each kind of layer there is, repeated by how many there are; a kind is named in the ledger
+        where there are others."""
+        kinds, found, earlier = self.stack.kinds, (x, None), x.sizes["L"] - 1
+        for kind in kinds:
+            self._repeat, self._window = kind.count, kind.window
+            self.ledger.layers += kind.count
+            with self.scope(kind.name) if len(kinds) > 1 else nullcontext():
+                seen = None if cache is None else each(cache, lambda part: self._recent(part, earlier))
+                found = body(x, weights, seen, kind.name == "local")
+            kept = found[1] if isinstance(found[1], tuple) else (found[1],)
+            further = 0 if cache is None else earlier  # a cache has room for what a later query does not see
+            size = sum(cached_bytes(self.local, self._recent(part, further)) for part in kept)
+            self.cache_bytes = self.cache_bytes + size * kind.count
+        self._repeat, self._window = 1, None
+        return found
+
+    def _recent(self, cache: Sized, earlier: Number) -> Sized:
+        """The last positions of a cache, as many as the layers that are run need of it: their window, and
+        what the `earlier` queries of a step see before it."""
+        positions = None if self._window is None else self._window + earlier
+        return recent(cache, positions, self.local.shards(self.stack.s_axes))
+
+    def as_cache(self, new: Sized, dims: str) -> Sized:
+        sizes = {("S" if d == "L" else d): n for d, n in new.sizes.items()}
+        return in_cache(new.sharding.rename("L", "S").only(dims), sizes, self.formats.kv)
+
+    def write(self, cache: Sized, new: Sized, positions: Sized, lengths: Sized) -> Sized:
+        return cache
 
     # -- of latent attention ----------------------------------------------------------------------------
 
@@ -311,7 +350,7 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
         sizes = {"B": tokens.sizes["B"], "L": tokens.sizes["L"], "E": table.sizes["E"]}
         out = Sized(sharding, sizes, self.formats.activations, self.formats.activations)
         self._note("lookup", "", (table.sharding, tokens.sharding), sharding)
-        self._hold(out)
+        self.memory.hold(out)
         return out
 
     def last(self, x: Sized, counts: Sized) -> Sized:
@@ -320,7 +359,7 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
 
     def best(self, logits: Sized, vocabulary: int) -> Sized:
         axes = logits.sharding["V"]
-        sizes = {"B": logits.sizes["B"], "V": product(self.sizes, axes), "M": 2}
+        sizes = {"B": logits.sizes["B"], "V": self.local.shards(axes), "M": 2}
         return Sized(Sharding("BVM", (logits.sharding["B"], axes, "")), sizes, "f32", "f32")
 
     def pick(self, best: Sized) -> Sized:

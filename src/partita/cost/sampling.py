@@ -1,7 +1,7 @@
-"""Drawing tokens on sizes: what the candidates, sums and draws are that travel. Knows no time.
+"""Drawing tokens on sizes: what the candidates, sums and draws are that travel.
 
-Part of `CostOps`, see `program.sampling.SamplingOps`. Sorting and noise count no FLOPs: dots alone do. What
-is held is counted in arrays of the logits' size, as many as XLA keeps at once.
+The operations that `program.sampling.SamplingOps` has beside those of `Ops`. Sorting and noise count no
+FLOPs: dots alone do. What is held is counted in arrays of the logits' size, as many as XLA keeps at once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 
 from partita.cost.cache import smaller
 from partita.cost.ledger import Number, Sized
+from partita.cost.live_memory import LiveMemory
+from partita.cost.local_sizes import LocalSizes
 from partita.program.sampling import (
     BITS,
     NUMBERS,
@@ -24,7 +26,6 @@ from partita.program.sampling import (
     Weight,
     sample,
 )
-from partita.sharding.layout import product
 from partita.sharding.spec import Sharding
 
 _SAMPLED = 5
@@ -36,26 +37,25 @@ _FULL = 12
 
 
 class Draws:
-    """Sizes of what is drawn from logits [B L=1 V], all of it float32."""
+    """Sizes on a chip of what is drawn from logits [B L=1 V], all of it float32."""
 
-    sizes: Mapping[str, Number]
-    _hold: Callable[..., None]
-    bytes: Callable[[Sized], Number]
+    def __init__(self, local: LocalSizes, memory: LiveMemory):
+        self.local, self.memory = local, memory
 
     def rows(self, logits: Sized, rows: Sized) -> Sized:
         out = replace(logits, sizes={**logits.sizes, "B": rows.sizes["B"]})
-        self._hold(logits, out)
+        self.memory.hold(logits, out)
         return out
 
     def penalise(self, logits: Sized, history: Mapping[str, Sized], settings: Mapping[str, Sized]) -> Sized:
-        self._hold(besides=_FULL * self.bytes(logits))
+        self.memory.hold(besides=_FULL * self.local.bytes(logits))
         return logits
 
     def count(self, output: Sized, tokens: Sized) -> Sized:
         return output
 
     def heat(self, logits: Sized, vocabulary: int, settings: Mapping[str, Sized]) -> Sized:
-        self._hold(besides=_SAMPLED * self.bytes(logits))
+        self.memory.hold(besides=_SAMPLED * self.local.bytes(logits))
         return logits
 
     def candidates(self, logits: Sized, count: int) -> Sized:
@@ -73,7 +73,7 @@ class Draws:
         return logits
 
     def ordered(self, logits: Sized) -> Sized:
-        self._hold(besides=_WIDE * self.bytes(logits))
+        self.memory.hold(besides=_WIDE * self.local.bytes(logits))
         return logits
 
     def lowest(self, ordered: Sized) -> Sized:
@@ -126,13 +126,13 @@ class Draws:
 
     def _most(self, logits: Sized, count: int) -> Number:
         """`count` logits, or all that a shard has."""
-        shard = logits.sizes["V"] / product(self.sizes, logits.sharding["V"])
+        shard = logits.sizes["V"] / self.local.shards(logits.sharding["V"])
         return smaller(count, shard if isinstance(shard, np.ndarray) else int(shard))
 
     def _of_shards(self, logits: Sized, numbers: Number) -> Sized:
         """`numbers` of each shard of the vocabulary."""
         axes = logits.sharding["V"]
-        sizes = {"B": logits.sizes["B"], "V": product(self.sizes, axes), "M": numbers}
+        sizes = {"B": logits.sizes["B"], "V": self.local.shards(axes), "M": numbers}
         return Sized(Sharding("BVM", (logits.sharding["B"], axes, "")), sizes, "f32", "f32")
 
     def _one(self, t: Sized) -> Sized:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from partita.cost.cache import in_cache, smaller
+from partita.cost.cache import LayerStack, in_cache, smaller
 from partita.cost.ledger import Ledger, Number, Sized
 from partita.cost.ops import CostOps
 from partita.cost.sampling import price_draw
@@ -66,10 +66,7 @@ def price_step(
     ops = CostOps(
         sizes,
         formats,
-        part.layers,
-        local_layers=part.local_layers,
-        window=model.window,
-        dealt=layout.storage.s_axes,
+        LayerStack(part.layers, part.local_layers, model.window, layout.storage.s_axes),
         free_permutes=free_permutes,
         run_options=run_options,
     )
@@ -101,9 +98,9 @@ def price_step(
         if sampler and not all_logits:
             price_draw(ops, logits, model.vocabulary, sampler)
         if backend.results_apart:
-            ops.ledger.held_bytes = ops.ledger.held_bytes + ops.bytes(logits)
+            ops.ledger.held_bytes = ops.ledger.held_bytes + ops.local.bytes(logits)
     # beside the residual tokens and positions, which every chip has whole
-    held = ops.ledger.held_bytes + backend.residuals * ops.bytes(residual) + 2 * ops.bytes(tokens)
+    held = ops.ledger.held_bytes + backend.residuals * ops.local.bytes(residual) + 2 * ops.local.bytes(tokens)
     return Step(
         ledger=ops.ledger,
         batch=batch,
@@ -132,7 +129,7 @@ def price_cache_reshard(
     Of a local layer the window alone is moved, apart from the rest. `part`: whose layers, by default all.
     """
     part = part or whole(model)
-    ops = CostOps(sizes, formats, part.layers)
+    ops = CostOps(sizes, formats, LayerStack(part.layers))
     padded = source.storage.padded(model, sizes)
     shards = product(sizes, union(source.batch_axes, target.batch_axes))
     kinds = [(part.global_layers, tokens, union(source.attn_s, target.attn_s))]
@@ -159,7 +156,7 @@ def price_first_draw(
 ) -> Ledger:
     """Prices the likeliest first token of every slot of decode's layout, one for each prompt, from the logits
     that a prefill step in `source` gave."""
-    ops = CostOps(sizes, formats, 0)
+    ops = CostOps(sizes, formats, LayerStack(0))
     vocabulary = target.storage.padded(model, sizes)["V"]
     logits = Sized(
         parse(transformer.logits_sharding(source)), {"B": batch, "L": 1, "V": vocabulary}, "f32", "f32"
@@ -197,7 +194,7 @@ def _stored(
 ) -> Sized:
     """A parameter, with the scale of its output channels where it is in int8."""
     elements = math.prod(sizes[d] for d in sharding.dims)
-    stored = elements // product(ops.sizes, "".join(sharding.axes)) * BYTES[format]
+    stored = elements // product(ops.local.sizes, "".join(sharding.axes)) * BYTES[format]
     scale = None
     if format == "int8" and channels:
         scale = _stored(ops, sharding.only(channels), sizes, "f32", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from partita.cost.cache import LayerStack
 from partita.cost.ops import CostOps, Sized
 from partita.cost.step import sized_weights
 from partita.program import transformer
@@ -48,7 +49,7 @@ def volumes(layout: str, tokens: np.ndarray) -> np.ndarray:
     roles = parse_roles(layout, "heads", axes)
     decode = roles if layout == "ws1d" else parse_roles("ws2d", "heads", axes)
     found = resolve(roles, plan_storage(_LAYER, _MESH, decode, roles), _MESH, int(tokens.max()), 1)
-    ops = CostOps(_MESH.size, _FORMATS, layers=1)
+    ops = CostOps(_MESH.size, _FORMATS, LayerStack(1))
     weights = sized_weights(ops, _LAYER, found, found.storage.padded(_LAYER, _MESH.size))
     sizes = {"B": tokens.astype(float), "L": 1, "E": _LAYER.d_model}
     x = Sized(parse(found.residual), sizes, _FORMATS.activations, _FORMATS.activations)

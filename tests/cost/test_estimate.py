@@ -10,7 +10,7 @@ from partita.cost.ledger import Entry, Ledger
 from partita.cost.links import Level, Links
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.cost.roofline import Peaks, bound
-from partita.cost.step import price_step
+from partita.cost.step import StepShape, price_step
 from partita.sharding.layout import plan_storage, resolve
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import parse_layout
@@ -229,10 +229,10 @@ def test_arrays_of_candidates_give_what_numbers_give():
     roles = parse_layout("ws2d/heads", mesh.axes)
     layout = resolve(roles, plan_storage(model, mesh, roles, roles), mesh, 64, 1)
     batches = np.array([64.0, 128.0, 1024.0])
-    many = price_step(model, layout, sizes, formats, batch=batches, queries=1, context=512)
+    many = price_step(model, layout, sizes, formats, StepShape(batches, 1, 512))
     found = estimate(many.ledger, peaks, on.profile)
     for i, batch in enumerate((64, 128, 1024)):
-        one = price_step(model, layout, sizes, formats, batch=batch, queries=1, context=512)
+        one = price_step(model, layout, sizes, formats, StepShape(batch, 1, 512))
         alone = estimate(one.ledger, peaks, on.profile)
         assert found.step_seconds[i] == pytest.approx(alone.step_seconds, rel=1e-12)
         assert found.communication_seconds[i] == pytest.approx(alone.communication_seconds, rel=1e-12)

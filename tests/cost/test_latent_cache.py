@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.cost.step import Step, price_cache_reshard, price_step
+from partita.cost.step import Step, StepShape, price_cache_reshard, price_step
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Latent, Model
 
@@ -44,12 +44,12 @@ def layout_of(model: Model, text: str, mesh: Mesh, batch: int, queries: int = 1)
 
 def decode(model: Model, text: str, mesh: Mesh, batch: int, context: int, queries: int = 1) -> Step:
     layout = layout_of(model, text, mesh, batch, queries)
-    return price_step(model, layout, mesh.size, BF16, batch=batch, queries=queries, context=context)
+    return price_step(model, layout, mesh.size, BF16, StepShape(batch, queries, context))
 
 
 def prefill(model: Model, text: str, mesh: Mesh, batch: int, prompt: int) -> Step:
     layout = layout_of(model, text, mesh, batch, prompt)
-    return price_step(model, layout, mesh.size, BF16, batch=batch, queries=prompt)
+    return price_step(model, layout, mesh.size, BF16, StepShape(batch, prompt))
 
 
 def flops(step: Step, *texts: str, column: str = "flops") -> float:
@@ -151,7 +151,7 @@ def test_what_decode_moves_in_one_dimension():
 def test_the_switch_to_replicas_gathers_rows_and_from_them_is_free(prefill_text: str, moved: int):
     source = layout_of(MINICPM3, prefill_text, CUBE, 8, 512)
     target = layout_of(MINICPM3, "ws1d/heads", CUBE, 8)
-    ledger = price_cache_reshard(MINICPM3, source, target, CUBE.size, BF16, batch=8, tokens=512)
+    ledger = price_cache_reshard(MINICPM3, source, target, CUBE.size, BF16, StepShape(8, 512))
     assert ledger.total("sent_bytes") == moved * 62 * 288 * 2
 
 
@@ -175,8 +175,8 @@ def test_arrays_that_broadcast_are_priced_as_each_alone(model: Model, text: str,
 
     def price(sizes: dict[str, Any], batch: Any, tokens: Any) -> Step:
         if phase == "prefill":
-            return price_step(model, layout, sizes, BF16, batch=batch, queries=tokens)
-        return price_step(model, layout, sizes, BF16, batch=batch, queries=1, context=tokens)
+            return price_step(model, layout, sizes, BF16, StepShape(batch, tokens))
+        return price_step(model, layout, sizes, BF16, StepShape(batch, 1, tokens))
 
     columns = np.array(meshes, float).T[:, :, None]
     many = price(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sizes import examples
 
-from partita.cost.step import Step, price_step
+from partita.cost.step import Step, StepOptions, StepShape, price_step
 from partita.sharding import ATTENTION_NAMES, FFN_NAMES, Mesh, parse_roles, plan_storage, resolve
 from partita.specs import Formats, Model
 
@@ -102,10 +102,8 @@ def test_candidates_priced_in_one_pass_equal_each_priced_alone(
             layout,
             {axis: column(axis) for axis in AXES},
             formats,
-            batch=column("batch"),
-            queries=column("queries"),
-            context=column("context") if phase == "decode" else None,
-            all_logits=phase == "prefill, all logits",
+            StepShape(column("batch"), column("queries"), column("context") if phase == "decode" else None),
+            StepOptions(all_logits=phase == "prefill, all logits"),
         )
 
     many = price(lambda name: np.array([candidate[name] for candidate in candidates], float))

@@ -12,7 +12,7 @@ from tests.sizes import examples
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.cost.schedule import prefill_chunks
 from partita.cost.setting import stage_of
-from partita.cost.step import price_step
+from partita.cost.step import StepShape, price_step
 from partita.sharding import Mesh, parse_layout, plan_storage, resolve
 from partita.specs import (
     Chip,
@@ -82,7 +82,7 @@ def test_attention_counts_exactly_the_pairs_that_the_mask_leaves(
     mesh, roles = Mesh.of((1,)), parse_layout("ws1d/heads", "x")
     layout = resolve(roles, plan_storage(model, mesh, roles, roles), mesh, batch, queries)
     context = queries + before
-    step = price_step(model, layout, mesh.size, Formats(), batch=batch, queries=queries, context=context)
+    step = price_step(model, layout, mesh.size, Formats(), StepShape(batch, queries, context))
     query = np.arange(before, context)[:, None]
     position = np.arange(context)[None, :]
     mask = (position <= query) & (position > query - (window or context))
@@ -113,9 +113,7 @@ def test_chunks_compute_what_the_whole_does(layout: str, windowed: bool, prefix:
                 found.run.layout(turn),
                 found.setting.mesh.size,
                 Formats(),
-                batch=4,
-                queries=turn.queries,
-                context=turn.context,
+                StepShape(4, turn.queries, turn.context),
             )
             inside = [e for e in step.ledger.entries if e.scope.startswith("layer")]
             each = sum(e.needed_flops * e.repeat for e in inside)
@@ -163,9 +161,7 @@ def test_a_chunked_prefill_is_the_sum_of_its_chunks(layout: str, prefix: int, ch
             resolve(work.roles, work.storage, setting.mesh, 4, end - start),
             setting.mesh.size,
             Formats(),
-            batch=4,
-            queries=end - start,
-            context=end if chunked else None,
+            StepShape(4, end - start, end if chunked else None),
             part=setting.parts[0] if end == 40 else type(setting.parts[0])(3, 0, unembeds=False),
         )
         seconds = step_bound(found, step)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partita.cost.roofline import chip_seconds_per_token, context_for_kv_share, mfu
-from partita.cost.step import Step, price_step
+from partita.cost.step import Step, StepShape, price_step
 from partita.sharding import Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Model, catalogue_chip, catalogue_model
 
@@ -33,7 +33,7 @@ def decode_step(
 ) -> Step:
     roles = parse_layout(layout, mesh.axes)
     found = resolve(roles, plan_storage(model, mesh, roles, roles), mesh, batch, 1)
-    return price_step(model, found, mesh.size, formats, batch=batch, queries=1, context=context)
+    return price_step(model, found, mesh.size, formats, StepShape(batch, 1, context))
 
 
 @pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 2, 4), (4, 4, 4), (1, 1, 1)], ids=str)

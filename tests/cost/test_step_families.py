@@ -2,7 +2,7 @@
 
 import pytest
 
-from partita.cost.step import Step, price_step
+from partita.cost.step import Step, StepShape, price_step
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Model, catalogue_model, model_names
 from partita.specs.parameters import all_parameter_shapes
@@ -48,13 +48,7 @@ def step(
     model: Model, text: str, mesh: Mesh, batch: int = 8, context: int = 64, formats: Formats = F32
 ) -> Step:
     return price_step(
-        model,
-        layout_of(model, text, mesh, batch),
-        mesh.size,
-        formats,
-        batch=batch,
-        queries=1,
-        context=context,
+        model, layout_of(model, text, mesh, batch), mesh.size, formats, StepShape(batch, 1, context)
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cost.cache import kept_share
-from partita.cost.step import Step, price_cache_reshard, price_step
+from partita.cost.step import Step, StepShape, price_cache_reshard, price_step
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Model
 
@@ -45,12 +45,12 @@ def layout_of(model: Model, text: str, mesh: Mesh, batch: int, queries: int = 1)
 
 def decode(model: Model, text: str, mesh: Mesh, batch: int, context: int, queries: int = 1) -> Step:
     layout = layout_of(model, text, mesh, batch, queries)
-    return price_step(model, layout, mesh.size, BF16, batch=batch, queries=queries, context=context)
+    return price_step(model, layout, mesh.size, BF16, StepShape(batch, queries, context))
 
 
 def prefill(model: Model, text: str, mesh: Mesh, batch: int, prompt: int) -> Step:
     layout = layout_of(model, text, mesh, batch, prompt)
-    return price_step(model, layout, mesh.size, BF16, batch=batch, queries=prompt)
+    return price_step(model, layout, mesh.size, BF16, StepShape(batch, prompt))
 
 
 ALONE = Mesh("x", (1,))
@@ -162,7 +162,7 @@ def test_the_switch_moves_the_windows_alone():
     """From heads to batch over 4 chips: an all-to-all of what each holds, 3/4 of it sent."""
     mesh, prompt = Mesh("x", (4,)), 8192
     heads, batch = (layout_of(GEMMA_3_27B, f"ws1d/{split}", mesh, batch=4) for split in ("heads", "batch"))
-    ledger = price_cache_reshard(GEMMA_3_27B, heads, batch, mesh.size, BF16, batch=4, tokens=prompt)
+    ledger = price_cache_reshard(GEMMA_3_27B, heads, batch, mesh.size, BF16, StepShape(4, prompt))
     assert ledger.total("sent_bytes") == 4 * 2 * GEMMA_3_27B.kv_elements(prompt) // 4 * 3 // 4
     assert [e.kind for e in ledger.entries] == ["all-to-all"] * 4  # keys and values of either kind of layer
     assert [e.repeat for e in ledger.entries] == [10, 10, 52, 52]
@@ -177,8 +177,8 @@ def test_arrays_that_broadcast_are_priced_as_each_alone(model: Model, phase: str
 
     def price(sizes: dict[str, Any], batch: Any, tokens: Any) -> Step:
         if phase == "prefill":
-            return price_step(model, layout, sizes, BF16, batch=batch, queries=tokens)
-        return price_step(model, layout, sizes, BF16, batch=batch, queries=1, context=tokens)
+            return price_step(model, layout, sizes, BF16, StepShape(batch, tokens))
+        return price_step(model, layout, sizes, BF16, StepShape(batch, 1, tokens))
 
     columns = np.array(meshes, float).T[:, :, None]
     many = price(

@@ -19,7 +19,7 @@ from tests.combinations import Case
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.ledger import Ledger
-from partita.cost.step import price_cache_reshard, price_first_draw, price_step
+from partita.cost.step import StepOptions, StepShape, price_cache_reshard, price_first_draw, price_step
 from partita.engine.cache import Cache
 from partita.engine.parameters import place
 from partita.engine.steps import Programs
@@ -140,9 +140,8 @@ class Bench:
             layout,
             self.case.mesh.size,
             F32,
-            batch=self.rows,
-            queries=self.width,
-            sampler=None,
+            StepShape(self.rows, self.width),
+            StepOptions(sampler=None),
         )
         args = self.programs.parameters(), ints(self.rows, self.width), ints(self.rows)
         return self._compile("prefill", layout, self.programs.prefill(layout), args, step.ledger)
@@ -169,10 +168,8 @@ class Bench:
                 layout,
                 size,
                 F32,
-                batch=self.rows,
-                queries=1,
-                context=self.capacity,
-                sampler=sampler,
+                StepShape(self.rows, 1, self.capacity),
+                StepOptions(sampler=sampler),
             )
             sent.append(step.ledger.entries)
         launches = decode_launches(self.programs, layout, self.rows, self.capacity)
@@ -195,7 +192,7 @@ class Bench:
             held = self.programs.cache(source, self.rows, self.width)
             args = held, ints(self.rows)
             ledger = price_cache_reshard(
-                self.case.model, source, target, self.case.mesh.size, F32, batch=self.rows, tokens=self.width
+                self.case.model, source, target, self.case.mesh.size, F32, StepShape(self.rows, self.width)
             )
             self.switch_steps[key] = self._compile("switch", target, run, args, ledger)
         return self.switch_steps[key]

@@ -13,7 +13,7 @@ from tests.engine.bench import BF16, BF16_SUMS, TOLERANCE
 from tests.sizes import full
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
-from partita.cost.step import price_step
+from partita.cost.step import StepShape, price_step
 from partita.engine.devices import devices_for
 from partita.engine.engine import Engine
 from partita.errors import InputError
@@ -134,7 +134,7 @@ def test_each_device_holds_the_bytes_that_the_cost_model_says():
     ):
         runs = engine(*layouts, formats=BF16)
         layout = runs.batch(PROMPTS).decode
-        step = price_step(MODEL, layout, CUBE.size, BF16, batch=4, queries=1, context=32)
+        step = price_step(MODEL, layout, CUBE.size, BF16, StepShape(4, 1, 32))
         held = dict.fromkeys(jax.devices(), 0)
         for array in runs.parameters.values():
             for shard in array.addressable_shards:

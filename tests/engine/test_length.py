@@ -13,7 +13,7 @@ from tests.engine.bench import F32
 from tests.sizes import some
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
-from partita.cost.step import price_step
+from partita.cost.step import StepOptions, StepShape, price_step
 from partita.engine.cache import Part
 from partita.engine.parameters import place
 from partita.engine.steps import Programs
@@ -68,10 +68,8 @@ def test_a_long_prompt_in_chunks_takes_no_more_than_predicted():
         layout,
         programs.mesh.size,
         F32,
-        batch=1,
-        queries=CHUNK,
-        context=TOKENS,
-        run_options=programs.run_options,
+        StepShape(1, CHUNK, TOKENS),
+        StepOptions(run_options=programs.run_options),
     ).memory_bytes
     assert 0.7 * predicted <= Launch(None, ()).held_bytes(compiled) <= predicted
     assert not copies_of_the_cache(compiled.as_text())

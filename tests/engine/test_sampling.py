@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from tests.engine.drawing import F32, Drawing, of_layout, same
 
-from partita.cost.step import price_step
+from partita.cost.step import StepOptions, StepShape, price_step
 from partita.engine.requests import Sample, arrays
 from partita.engine.sampling import gumbel
 from partita.measure.counts import count_jaxpr, predicted
@@ -281,7 +281,7 @@ def test_a_step_of_the_model_is_priced_with_its_draw(kind: Kind):
     drawing = Drawing(WIDE, logits_sharding(layout), CUBE)
 
     def sent(sampler: Kind | None) -> dict:
-        step = price_step(model, layout, CUBE.size, F32, batch=8, queries=1, context=64, sampler=sampler)
+        step = price_step(model, layout, CUBE.size, F32, StepShape(8, 1, 64), StepOptions(sampler=sampler))
         return dict(predicted(step.ledger, CUBE.size).sent_bytes)
 
     without, drawn = sent(None), predicted(drawing.price(kind, 8), CUBE.size).sent_bytes

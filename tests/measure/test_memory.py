@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from partita.cost.step import Step, price_step
+from partita.cost.step import Step, StepOptions, StepShape, price_step
 from partita.engine.cpu import BLOCK_FLOATS
 from partita.engine.steps import Programs
 from partita.measure.launches import Launch, decode_launches, first_draw, ints, prefill_launches
@@ -109,10 +109,8 @@ def launched(case: Case) -> tuple[tuple[Launch, ...], Step]:
         layout,
         size,
         case.formats,
-        batch=batch,
-        queries=case.queries,
-        context=context or None,
-        run_options=programs.run_options,
+        StepShape(batch, case.queries, context or None),
+        StepOptions(run_options=programs.run_options),
     )
     return launches, step
 

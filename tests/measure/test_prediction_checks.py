@@ -10,7 +10,7 @@ import pytest
 from tests.combinations import tiny_model
 
 from partita.cost.ledger import Entry, Ledger
-from partita.cost.step import price_step
+from partita.cost.step import StepShape, price_step
 from partita.engine.steps import Programs
 from partita.measure.counts import Counts, predicted, sent_bytes
 from partita.measure.verify import Check, check_decode, check_prefill, verify
@@ -40,7 +40,7 @@ def decode(checks: list[Check]) -> Check:
 
 
 def ledger(layout: Layout = LAYOUT, batch: int = 8, context: int = 16) -> Ledger:
-    return price_step(MODEL, layout, MESH.size, F32, batch=batch, queries=1, context=context).ledger
+    return price_step(MODEL, layout, MESH.size, F32, StepShape(batch, 1, context)).ledger
 
 
 def test_prefill_switch_and_decode_are_exact(checks: list[Check]):

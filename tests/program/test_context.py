@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.cost.ledger import Entry
-from partita.cost.step import Step, price_cache_reshard, price_step
+from partita.cost.step import Step, StepShape, price_cache_reshard, price_step
 from partita.sharding import Layout, Mesh, Storage, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Model
 
@@ -36,7 +36,7 @@ def layouts(prefill: str, decode: str, batch: int = 4, prompt: int = 64) -> tupl
 
 
 def decoded(layout: Layout, batch: int = 4, context: int = 64) -> Step:
-    return price_step(MODEL, layout, MESH.size, FORMATS, batch=batch, queries=1, context=context)
+    return price_step(MODEL, layout, MESH.size, FORMATS, StepShape(batch, 1, context))
 
 
 def entries(step: Step, scope: str, kind: str) -> list[Entry]:
@@ -88,7 +88,7 @@ def test_an_axis_of_one_chip_costs_nothing():
     for attention in ("x=context,y=batch,z=heads", "x=none,y=batch,z=heads"):
         roles = parse_layout(f"x=f,y=f,z=f/{attention}", "xyz")
         layout = resolve(roles, plan_storage(MODEL, one, roles, roles), one, 4, 1)
-        step = price_step(MODEL, layout, one.size, FORMATS, batch=4, queries=1, context=64)
+        step = price_step(MODEL, layout, one.size, FORMATS, StepShape(4, 1, 64))
         counts = [step.ledger.total(c) for c in ("flops", "sent_bytes", "messages", "kv_bytes")]
         found.append([*counts, step.memory_bytes])
     assert found[0] == found[1]
@@ -98,18 +98,18 @@ def test_prefill_leaves_the_cache_where_decode_wants_it():
     """Keys and values are gathered for the layer, and a chip keeps those it is dealt."""
     for ffn in ("ws2d", "wg-x", "wg-xyz"):
         prefill, decode = layouts(f"{ffn}/context", "ws2d/context", batch=1)
-        step = price_step(MODEL, prefill, MESH.size, FORMATS, batch=1, queries=64)
+        step = price_step(MODEL, prefill, MESH.size, FORMATS, StepShape(1, 64))
         assert step.kv_bytes == LAYERS * 2 * 64 * D * 2 / CHIPS
         scores, _ = entries(step, "attend", "einsum")
         assert scores.flops == 2 * 64 * HEADS * 64 * D / CHIPS
         assert not entries(step, "attend", "all-gather")
-        ledger = price_cache_reshard(MODEL, prefill, decode, MESH.size, FORMATS, batch=1, tokens=64)
+        ledger = price_cache_reshard(MODEL, prefill, decode, MESH.size, FORMATS, StepShape(1, 64))
         assert ledger.entries == []
 
 
 def test_a_cache_is_traded_from_positions_to_sequences():
     prefill, decode = layouts("ws2d/context", "ws2d/batch", batch=16)
-    ledger = price_cache_reshard(MODEL, prefill, decode, MESH.size, FORMATS, batch=16, tokens=50)
+    ledger = price_cache_reshard(MODEL, prefill, decode, MESH.size, FORMATS, StepShape(16, 50))
     held = LAYERS * 2 * 16 * 64 * D * 2 / CHIPS  # 50 tokens, padded to four for each chip
     moves = [entry for entry in ledger.entries if entry.messages]
     assert [entry.kind for entry in moves] == ["all-to-all"] * 2  # keys, then values

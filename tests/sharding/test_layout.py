@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sizes import examples
 
-from partita.cost.step import price_step
+from partita.cost.step import StepOptions, StepShape, price_step
 from partita.sharding import (
     ATTENTION_NAMES,
     FFN_NAMES,
@@ -225,7 +225,7 @@ def test_weights_are_stored_once_as_decode_keeps_them(prefill: str, attention: s
         sharding = parse(storage.weights(model)[name])
         assert (set(sharding["E"]), set(sharding["F"])) == (set(over_e), set(over_f))
     decode = resolve(parse_layout(f"ws2d/{attention}", "xyz"), storage, CUBE, 8, 1)
-    step = price_step(model, decode, CUBE.size, Formats(), batch=8, queries=1, context=16)
+    step = price_step(model, decode, CUBE.size, Formats(), StepShape(8, 1, 16))
     moved = {entry.before for entry in step.ledger.entries if entry.axes}
     assert moved.isdisjoint(storage.weights(model).values())
 
@@ -279,7 +279,7 @@ def test_every_dim_divides_in_every_sharding_it_passes_through(
         for layout, queries, context in ((prefill, 13, None), (decode, 1, 11)):
             found = resolve(parse_layout(layout, mesh.axes), storage, mesh, 5, queries)
             step = price_step(
-                model, found, mesh.size, Formats(), batch=5, queries=queries, context=context, sampler=None
+                model, found, mesh.size, Formats(), StepShape(5, queries, context), StepOptions(sampler=None)
             )
             tokens = {"B": step.batch, "L": step.queries, "S": step.context}
             for entry in step.ledger.entries:
@@ -332,7 +332,7 @@ kv: x is gathered from under other axes that the key/value projection, a small m
 def test_named_layouts_of_decode_permute_nothing_but_what_is_listed(name: str, kv_heads: int, layout: str):
     model = tiny(8, kv_heads)
     found = resolved(layout, batch=64, queries=1, model=model)
-    step = price_step(model, found, CUBE.size, Formats(), batch=64, queries=1, context=16)
+    step = price_step(model, found, CUBE.size, Formats(), StepShape(64, 1, 16))
     permuted = {
         entry.scope.removeprefix("layer/attention/")
         for entry in step.ledger.entries

@@ -26,7 +26,7 @@ from partita.cost.schedule import (
     prefill_seconds,
 )
 from partita.cost.setting import Phase, Setting
-from partita.cost.step import Step, price_step
+from partita.cost.step import Step, StepShape, price_step
 from partita.sharding.layout import Layout, Storage, resolve
 from partita.sharding.roles import Roles
 from partita.sharding.spec import parse
@@ -243,9 +243,7 @@ class PhaseRun:
             self.layout(chunk),
             setting.mesh.size,
             setting.formats,
-            batch=self.microbatches[1],
-            queries=chunk.queries,
-            context=chunk.context,
+            StepShape(self.microbatches[1], chunk.queries, chunk.context),
             part=part if chunk.last else replace(part, unembeds=False),
         )
 

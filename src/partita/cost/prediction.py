@@ -16,7 +16,7 @@ from partita.cost.phase import PhaseRun
 from partita.cost.phase_estimate import PhaseEstimate, expect
 from partita.cost.roofline import Bound, bound, chip_seconds_per_token, mfu
 from partita.cost.setting import Phase, Setting
-from partita.cost.step import Step, price_cache_reshard
+from partita.cost.step import Step, StepShape, price_cache_reshard
 from partita.sharding.layout import Layout, Storage, plan_storage
 from partita.sharding.roles import Roles
 from partita.specs.model import Model
@@ -264,8 +264,7 @@ def reshard_seconds(prefill: Prediction, decode: Prediction, profile: Profile | 
             decode.layout,
             setting.mesh.size,
             setting.formats,
-            batch=prefill.batch,
-            tokens=setting.workload.prompt,
+            StepShape(prefill.batch, setting.workload.prompt),
             part=part,
         )
         for part in set(setting.parts)

@@ -23,7 +23,7 @@ from partita.cost.estimate import estimate
 from partita.cost.ledger import Ledger, Number
 from partita.cost.roofline import Peaks, bound
 from partita.cost.setting import Setting
-from partita.cost.step import Step, price_step
+from partita.cost.step import Step, StepShape, price_step
 from partita.errors import InputError
 from partita.sharding.layout import plan_storage, resolve
 from partita.sharding.roles import Roles
@@ -120,11 +120,5 @@ class Served:
         storage = plan_storage(setting.model, setting.mesh, self.roles, self.roles)
         layout = resolve(self.roles, storage, setting.mesh, int(np.min(batch)), int(np.min(queries)))
         return price_step(
-            setting.model,
-            layout,
-            setting.mesh.size,
-            setting.formats,
-            batch=batch,
-            queries=queries,
-            context=context,
+            setting.model, layout, setting.mesh.size, setting.formats, StepShape(batch, queries, context)
         )

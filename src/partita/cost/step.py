@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from partita.cost.cache import LayerStack, in_cache, smaller
 from partita.cost.ledger import Ledger, Number, Sized
@@ -39,49 +39,64 @@ class Step:
         return self.weight_bytes + self.kv_bytes + self.activation_bytes
 
 
+@dataclass(frozen=True)
+class StepShape:
+    """The sequences of a step and the tokens of each: ints, or NumPy float arrays of candidates."""
+
+    batch: Number
+    queries: Number
+    """New tokens of each sequence."""
+    context: Number | None = None
+    """Tokens of each in the cache, the new ones included; None where there is no cache, in a prefill: then
+    the new tokens attend to each other."""
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What a step gives beside the residual, and how it is run."""
+
+    sampler: Kind | None = "greedy"
+    """How the next token of each sequence is drawn; None: not at all."""
+    all_logits: bool = False
+    """Every token is unembedded, and none drawn; by default the last one of each sequence is."""
+    free_permutes: bool = False
+    """As `CostOps` has it."""
+    run_options: RunOptions = field(default_factory=RunOptions)
+
+
 def price_step(
     model: Model,
     layout: Layout,
     sizes: Mapping[str, Number],
     formats: Formats,
-    *,
-    batch: Number,
-    queries: Number,
-    context: Number | None = None,
-    all_logits: bool = False,
-    sampler: Kind | None = "greedy",
-    free_permutes: bool = False,
+    shape: StepShape,
+    options: StepOptions = StepOptions(),
     part: StageLayers | None = None,
-    run_options: RunOptions | None = None,
 ) -> Step:
-    """Prices a prefill step (`context` None: `queries` tokens attend to each other) or a decode step
-    (each of `queries` new tokens attends to a cache of `context` tokens, its own included).
+    """Prices a step on a mesh whose axes have `sizes` chips, ints or NumPy float arrays of candidates.
 
-    `sizes` (chips per axis), `batch`, `queries` and `context` are ints or NumPy float arrays of candidates.
-    Of each sequence the last token is unembedded unless `all_logits`, and the next one drawn by `sampler`
-    (None: not at all). `free_permutes`: see `CostOps`. `part`: the layers and ends of the model that these
-    chips hold, by default all.
+    `part`: the layers and ends of the model that these chips hold, by default all.
     """
     part = part or whole(model)
     ops = CostOps(
         sizes,
         formats,
         LayerStack(part.layers, part.local_layers, model.window, layout.storage.s_axes),
-        free_permutes=free_permutes,
-        run_options=run_options,
+        free_permutes=options.free_permutes,
+        run_options=options.run_options,
     )
     backend = ops.run_options.backend
     padded = layout.storage.padded(model, sizes) | {"M": 1}
-    batch = ceil_to(batch, product(sizes, layout.batch_axes))
+    batch, context = ceil_to(shape.batch, product(sizes, layout.batch_axes)), shape.context
     ops.ledger.sequences = batch / product(sizes, layout.attn_b)
-    given = queries
-    queries = ceil_to(queries, product(sizes, layout.query_axes if context is None else layout.new_axes))
+    query_axes = layout.query_axes if context is None else layout.new_axes
+    queries = ceil_to(shape.queries, product(sizes, query_axes))
     weights = sized_weights(ops, model, layout, padded)
     top = {name: weights.pop(name) for name, row in parameter_table(model).items() if not row.in_block}
     tokens = Sized(parse("B L"), {"B": batch, "L": queries}, "f32")
     cache = None
     if context is not None:
-        context = ceil_to(context + (queries - given), product(sizes, layout.attn_s))
+        context = ceil_to(context + (queries - shape.queries), product(sizes, layout.attn_s))
         held = {**padded, "B": batch, "S": context}
         kept = [in_cache(parse(text), held, formats.kv, "cache") for text in _caches(model, layout)]
         cache = (kept[0], kept[1]) if model.latent is None else kept[0]
@@ -93,10 +108,10 @@ def price_step(
     x = transformer.embed(run, top, tokens) if part.embeds else residual
     x, _ = transformer.blocks(run, weights, x, cache)
     if part.unembeds:
-        counts = None if all_logits else Sized(parse("B"), {"B": batch}, "f32")
+        counts = None if options.all_logits else Sized(parse("B"), {"B": batch}, "f32")
         logits = transformer.head(run, top, x, counts)
-        if sampler and not all_logits:
-            price_draw(ops, logits, model.vocabulary, sampler)
+        if options.sampler and not options.all_logits:
+            price_draw(ops, logits, model.vocabulary, options.sampler)
         if backend.results_apart:
             ops.ledger.held_bytes = ops.ledger.held_bytes + ops.local.bytes(logits)
     # beside the residual tokens and positions, which every chip has whole
@@ -119,26 +134,25 @@ def price_cache_reshard(
     target: Layout,
     sizes: Mapping[str, Number],
     formats: Formats,
-    *,
-    batch: Number,
-    tokens: Number,
+    prompts: StepShape,
     part: StageLayers | None = None,
 ) -> Ledger:
-    """Prices moving a prompt's keys and values of all layers from one phase's sharding to another's.
+    """Prices moving the keys and values that a prefill of `prompts` has cached from one phase's sharding to
+    another's.
 
-    Of a local layer the window alone is moved, apart from the rest. `part`: whose layers, by default all.
+    A local layer moves its window alone, apart from the rest. `part`: whose layers, by default all.
     """
     part = part or whole(model)
     ops = CostOps(sizes, formats, LayerStack(part.layers))
     padded = source.storage.padded(model, sizes)
     shards = product(sizes, union(source.batch_axes, target.batch_axes))
-    kinds = [(part.global_layers, tokens, union(source.attn_s, target.attn_s))]
+    kinds = [(part.global_layers, prompts.queries, union(source.attn_s, target.attn_s))]
     if model.window is not None:
-        kinds.append((part.local_layers, smaller(tokens, model.window), source.storage.s_axes))
+        kinds.append((part.local_layers, smaller(prompts.queries, model.window), source.storage.s_axes))
     for layers, positions, over in kinds:
         if layers:
             positions = ceil_to(positions, product(sizes, over))
-            held = {**padded, "B": ceil_to(batch, shards), "S": positions}
+            held = {**padded, "B": ceil_to(prompts.batch, shards), "S": positions}
             with ops.repeated(layers):
                 for before, after in zip(_caches(model, source), _caches(model, target), strict=True):
                     transformer.reshard_cache(ops, in_cache(parse(before), held, formats.kv), after)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from partita.cost.ledger import Ledger
-from partita.cost.step import price_cache_reshard, price_first_draw, price_step
+from partita.cost.step import StepOptions, StepShape, price_cache_reshard, price_first_draw, price_step
 from partita.engine.engine import EngineOptions
 from partita.engine.steps import Programs
 from partita.measure.counts import Counts, count_hlo, count_jaxpr, predicted
@@ -85,10 +85,8 @@ def check_prefill(
         layout,
         programs.mesh.size,
         programs.formats,
-        batch=batch,
-        queries=prompt,
-        sampler=None,
-        run_options=programs.run_options,
+        StepShape(batch, prompt),
+        StepOptions(sampler=None, run_options=programs.run_options),
     )
     draw = price_first_draw(programs.model, layout, decode, programs.mesh.size, programs.formats, batch=batch)
     launches = prefill_launches(programs, layout, decode, batch, prompt)
@@ -104,10 +102,8 @@ def check_decode(programs: Programs, layout: Layout, batch: int, context: int, c
         layout,
         programs.mesh.size,
         programs.formats,
-        batch=batch,
-        queries=1,
-        context=context,
-        run_options=programs.run_options,
+        StepShape(batch, 1, context),
+        StepOptions(run_options=programs.run_options),
     )
     launches, held = decode_launches(programs, layout, batch, context), int(step.memory_bytes)
     return _check(programs, "decode", str(layout.roles), launches, step.ledger, compiled, held)
@@ -118,7 +114,7 @@ def check_cache_reshard(
 ) -> Check:
     """Checks the switch of the cache from prefill's layout to decode's, with room for `context` tokens."""
     ledger = price_cache_reshard(
-        programs.model, source, target, programs.mesh.size, programs.formats, batch=batch, tokens=prompt
+        programs.model, source, target, programs.mesh.size, programs.formats, StepShape(batch, prompt)
     )
     run = programs.reshard_cache(source, target, context)
     name = f"{source.roles} -> {target.roles}"

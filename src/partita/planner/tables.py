@@ -19,7 +19,7 @@ from partita.cost.ledger import Number
 from partita.cost.roofline import Bound, bound, peaks
 from partita.cost.schedule import StageLayers, divided_microbatches, microbatches, split_layers, whole
 from partita.cost.setting import Phase
-from partita.cost.step import Step, price_step
+from partita.cost.step import Step, StepOptions, StepShape, price_step
 from partita.planner.batched_layout import layout, links, spread
 from partita.planner.request import Case
 from partita.planner.space import Space, axis_roles, most_axes, rows
@@ -151,15 +151,16 @@ def passes(
             sizes = {name: size[:, :, None] for name, size in sizes.items()}
             parts = {name: tuple(map(_deeper, spans)) for name, spans in joined.parts.items()}
             joined = replace(joined, parts=parts)
+            shape = StepShape(batch[:, :, None], queries, many)
+        else:
+            shape = StepShape(batch, queries, context)
         step = price_step(
             model,
             layout(axis_set),
             sizes,
             pricing.formats,
-            batch=batch if many is None else batch[:, :, None],
-            queries=queries,
-            context=context if many is None else many,
-            free_permutes=True,
+            shape,
+            StepOptions(free_permutes=True),
             part=pricing.part,
         )
         most, profile = peaks(pricing.chip, pricing.formats, joined), pricing.profile

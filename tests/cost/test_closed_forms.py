@@ -214,6 +214,7 @@ def test_the_best_split_of_e_is_the_divisor_nearest_to_the_optimum(n: int, ratio
     X = np.array(divisors, float)
     layout = ffn_layout(model, "ws2d", Mesh.of((2, n // 2)), 64)
     volume = ffn_block(model, layout, {"x": X, "y": n / X}, np.full(X.shape, 64.0)).total("sent_bytes") / 4
+    assert isinstance(volume, np.ndarray)
 
     for i, divisor in enumerate(divisors):  # one pass over all of them is the same as one at a time
         mesh = Mesh.of((divisor, n // divisor))

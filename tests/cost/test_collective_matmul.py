@@ -79,10 +79,10 @@ def test_counts_of_arrays_are_those_of_numbers():
     chips = np.array([1.0, 2.0, 3.0, 4.0, 8.0])
     for two_way in (False, True):
         found = messages(chips, 3, two_way)
-        assert found.tolist() == [messages(int(k), 3, two_way) for k in chips]
+        assert np.asarray(found).tolist() == [messages(int(k), 3, two_way) for k in chips]
         many = hidden_seconds(Loop("a", "all-gather", two_way, chips, ()), 7.0, 3.0)
         each = [hidden_seconds(Loop("a", "all-gather", two_way, int(k), ()), 7.0, 3.0) for k in chips]
-        assert many.tolist() == pytest.approx(each)
+        assert np.asarray(many).tolist() == pytest.approx(each)
     assert messages(4, 1, two_way=True) == 3  # one entry has no halves
     assert messages(4, 2, two_way=True) == 4
 

@@ -231,11 +231,12 @@ def test_arrays_of_candidates_give_what_numbers_give():
     batches = np.array([64.0, 128.0, 1024.0])
     many = price_step(model, layout, sizes, formats, StepShape(batches, 1, 512))
     found = estimate(many.ledger, peaks, on.profile)
+    steps, communication = np.asarray(found.step_seconds), np.asarray(found.communication_seconds)
     for i, batch in enumerate((64, 128, 1024)):
         one = price_step(model, layout, sizes, formats, StepShape(batch, 1, 512))
         alone = estimate(one.ledger, peaks, on.profile)
-        assert found.step_seconds[i] == pytest.approx(alone.step_seconds, rel=1e-12)
-        assert found.communication_seconds[i] == pytest.approx(alone.communication_seconds, rel=1e-12)
+        assert steps[i] == pytest.approx(alone.step_seconds, rel=1e-12)
+        assert communication[i] == pytest.approx(alone.communication_seconds, rel=1e-12)
 
 
 # -- pipelines ------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from partita.cost.number import fraction
 from partita.cost.roofline import chip_seconds_per_token, context_for_kv_share, mfu
 from partita.cost.step import Step, StepShape, price_step
 from partita.sharding import Mesh, parse_layout, plan_storage, resolve
@@ -44,7 +45,7 @@ def test_batch_attention_trades_heads_for_sequences_in_two_all_to_alls(shape: tu
     trade = Fraction(batch * model.heads * model.head_dim, mesh.chips) * Fraction(mesh.chips - 1, mesh.chips)
     for scope in ("layer/attention/q", "layer/attention/o"):
         moved = [entry for entry in ledger.entries if entry.scope == scope and entry.kind == "all-to-all"]
-        assert Fraction(sum(entry.sent_bytes for entry in moved), 4) == trade
+        assert sum(fraction(entry.sent_bytes) for entry in moved) / 4 == trade
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_the_cache_of_a_multi_head_palm_takes_3_terabytes():
     everywhere = step.kv_bytes * mesh.chips
     assert everywhere == 2 * 118 * 48 * 128 * 2 * 512 * 2048
     assert everywhere == pytest.approx(3.04e12, rel=1e-3)
-    assert round(everywhere / (2 * model.parameters)) == 3
+    assert round(float(everywhere) / (2 * model.parameters)) == 3
 
 
 # -- figures of merit -----------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ def test_mfu_of_table_2(tokens: int, batch: int, latency: float, rounding: float
     """Both are printed rounded: some latency that rounds to the printed one gives an MFU that does."""
     parameters, peak = catalogue_model("palm-540b").parameters, catalogue_chip("tpu-v4").peak_flops["bf16"]
     seconds = np.array([latency + rounding, latency - rounding])
-    low, high = 100 * mfu(parameters, batch * tokens, 64, peak, seconds)
+    low, high = 100 * np.asarray(mfu(parameters, batch * tokens, 64, peak, seconds))
     assert low < published + 0.5
     assert high > published - 0.5
     assert high - low < 2  # percent: narrow enough to mean something

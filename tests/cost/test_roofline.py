@@ -96,8 +96,8 @@ def test_a_collective_is_as_fast_as_its_slowest_level():
 def test_candidates_are_priced_side_by_side():
     compute, kv, sent = np.array([1.0, 9.0]), np.array([4.0, 4.0]), np.array([2.0, 3.0])
     found = bound(Ledger([entry(needed_flops=compute, kv_bytes=kv), entry(axes="x", sent_bytes=sent)]), ONE)
-    assert found.step_seconds.tolist() == [6, 12]
-    assert found.overlapped_seconds.tolist() == [4, 9]
+    assert np.asarray(found.step_seconds).tolist() == [6, 12]
+    assert np.asarray(found.overlapped_seconds).tolist() == [4, 9]
 
 
 def test_peaks_are_those_of_the_chip_for_the_format_of_activations():

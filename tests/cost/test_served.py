@@ -53,11 +53,11 @@ def test_loads_priced_in_one_pass_are_those_priced_alone():
     prompt, output, clients = (np.array(column, float) for column in zip(*loads, strict=True))
     together = served(Load(prompt, output, clients))
     alone = [served(Load(*load)) for load in loads]
-    np.testing.assert_allclose(together.bound_seconds(), [each.bound_seconds() for each in alone])
+    bounds = [float(each.bound_seconds()) for each in alone]
+    np.testing.assert_allclose(together.bound_seconds(), bounds)
     h100 = profile("h100")
-    np.testing.assert_allclose(
-        together.estimated_seconds(h100), [each.estimated_seconds(h100) for each in alone]
-    )
+    estimates = [float(each.estimated_seconds(h100)) for each in alone]
+    np.testing.assert_allclose(together.estimated_seconds(h100), estimates)
 
 
 def test_no_more_sequences_than_the_memory_holds():

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.cost.cache import kept_share
+from partita.cost.number import array
 from partita.cost.step import Step, StepShape, price_cache_reshard, price_step
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Model
@@ -188,7 +189,7 @@ def test_arrays_that_broadcast_are_priced_as_each_alone(model: Model, phase: str
         for j, (batch, length) in enumerate(zip(batches, tokens, strict=True)):
             alone = price(dict(zip("xyz", sizes, strict=True)), batch, length)
             for column in ("flops", "needed_flops", "kv_bytes", "sent_bytes"):
-                got = np.broadcast_to(many.ledger.total(column), (3, 2))[i, j]
+                got = np.broadcast_to(array(many.ledger.total(column)), (3, 2))[i, j]
                 assert got == pytest.approx(float(alone.ledger.total(column)), rel=1e-12), column
             assert np.broadcast_to(many.kv_bytes, (3, 2))[i, j] == alone.kv_bytes
             assert np.broadcast_to(many.memory_bytes, (3, 2))[i, j] == pytest.approx(alone.memory_bytes)

@@ -236,7 +236,7 @@ def test_dear_messages_leave_fewer_collectives():
 
     def messages(profile: Profile) -> float:
         plan = make_plan(with_profile(given, profile))
-        return sum(count for _, count in plan.decode.step.ledger.collectives().values())
+        return sum(float(count) for _, count in plan.decode.step.ledger.collectives().values())
 
     cheap = messages(a_profile(switch__message_seconds=0))
     dear = messages(a_profile(switch__message_seconds=1e-3))

@@ -281,7 +281,7 @@ def test_every_dim_divides_in_every_sharding_it_passes_through(
             step = price_step(
                 model, found, mesh.size, Formats(), StepShape(5, queries, context), StepOptions(sampler=None)
             )
-            tokens = {"B": step.batch, "L": step.queries, "S": step.context}
+            tokens = {"B": int(step.batch), "L": int(step.queries), "S": int(step.context)}
             for entry in step.ledger.entries:
                 for sharding in (*entry.before, entry.after):
                     sized = padded | tokens | ({"L": 1} if entry.scope == "unembed" else {})

@@ -11,6 +11,7 @@ from tests.sharding.simulated_mesh import SimulatedMesh
 from tests.sizes import examples
 
 from partita.cost.cache import LayerStack
+from partita.cost.number import Amount
 from partita.cost.ops import CostOps, Sized
 from partita.sharding import Sharding, parse, reshard
 from partita.specs import Formats
@@ -94,7 +95,7 @@ def test_the_same_shardings_always_give_the_same_steps(pair: tuple[Sharding, Sha
 
 def cost(
     source: Sharding, target: Sharding, dims: dict[str, int], sizes: dict[str, int]
-) -> tuple[float, int]:
+) -> tuple[Amount, Amount]:
     """Bytes and messages of a reshard in float32."""
     ops = CostOps(sizes, Formats(), LayerStack(1))
     ops.to(Sized(source, dims, "f32", "f32"), str(target))

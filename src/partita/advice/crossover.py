@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from partita.cost.estimate import estimate
+from partita.cost.number import array
 from partita.cost.prediction import Phase, Prediction, Setting
 from partita.cost.roofline import bound
 from partita.planner.pair import BASES, Basis, step_seconds
@@ -253,7 +254,7 @@ def forecast(
         seconds = estimate(ledger, peaks, profile).step_seconds
     held = prediction.memory_bytes
     growing = held["activations"] * (factors if letters != "S" else 1) + held["kv"] * factors
-    return seconds, held["weights"] + held["runtime"] + growing
+    return array(seconds), held["weights"] + held["runtime"] + growing
 
 
 def likely(

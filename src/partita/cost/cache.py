@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from partita.cost.ledger import Number, Sized
+from partita.cost.ledger import Sized
 from partita.cost.local_sizes import LocalSizes
+from partita.cost.number import Number, smaller
 from partita.sharding.layout import ceil_to
 from partita.sharding.spec import Sharding
 
@@ -25,12 +24,6 @@ def kept_share(queries: Number, positions: Number, window: Number | None = None)
         return 1 - (queries - 1) / (2 * positions)
     pairs = _seen(positions, window) - _seen(positions - queries, window)
     return pairs / (queries * positions)
-
-
-def smaller(first: Number, second: Number) -> Number:
-    """The smaller of two numbers or arrays; whole numbers stay exact."""
-    arrays = isinstance(first, np.ndarray) or isinstance(second, np.ndarray)
-    return np.minimum(first, second) if arrays else min(first, second)
 
 
 def _seen(positions: Number, window: Number) -> Number:

@@ -22,9 +22,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from partita.cost.ledger import Entry, Loop, Number, Sized
+from partita.cost.ledger import Entry, Loop, Sized
 from partita.cost.links import Links
 from partita.cost.local_sizes import LocalSizes
+from partita.cost.number import Number
 from partita.sharding.reshard import Step
 
 

@@ -28,8 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.cost.collective_matmul import hidden_seconds, links_used, steps
-from partita.cost.ledger import Entry, Ledger, Number
+from partita.cost.ledger import Entry, Ledger
 from partita.cost.links import Links
+from partita.cost.number import Number
 from partita.cost.roofline import Peaks, bound
 from partita.specs.formats import BYTES
 from partita.specs.profile import Profile

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from partita.cost.number import Amount, Number
 from partita.sharding.spec import Sharding
-
-Number = Any
-"""An int, a float, a Fraction (bytes of chips that do not divide), or a NumPy array of candidates."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,10 @@ class Entry:
     flops: Number = 0  # of the dot as computed, masked part included
     needed_flops: Number = 0  # without what a causal mask throws away
     weight_bytes: Number = 0  # read from memory
-    kv_bytes: Number = 0  # read from memory
+    kv_bytes: Amount = 0  # read from memory
     second: Number = 0  # elements of a dot's second operand: FLOPs / 2 / the rows that meet each of them
     moved_bytes: Number = 0  # of activations, read and written
-    sent_bytes: Number = 0  # into the network
+    sent_bytes: Amount = 0  # into the network
     sums: str = ""  # number format of what is sent, where it is partial sums that may travel in another
     messages: Number = 0  # collectives started
     loop: Loop | None = None  # of the permutations of a looped collective einsum
@@ -58,9 +55,9 @@ class Ledger:
     layers: int = 0
     sequences: Number = 0  # that a chip attends to in each layer
 
-    def total(self, column: str) -> Number:
+    def total(self, column: str) -> Amount:
         """Sum over the step of a column such as "flops"; repeats counted."""
-        found: Number = 0
+        found: Amount = 0
         for entry in self.entries:
             number = getattr(entry, column)
             if isinstance(number, int) and not number:
@@ -68,9 +65,9 @@ class Ledger:
             found = found + (number if entry.repeat == 1 else number * entry.repeat)
         return found
 
-    def collectives(self) -> dict[tuple[str, str], tuple[Number, Number]]:
+    def collectives(self) -> dict[tuple[str, str], tuple[Amount, Number]]:
         """(kind, axes) -> (bytes sent per chip, messages) of the whole step."""
-        found: dict[tuple[str, str], tuple[Number, Number]] = {}
+        found: dict[tuple[str, str], tuple[Amount, Number]] = {}
         for entry in self.entries:
             if entry.axes:
                 sent, messages = found.get((entry.kind, entry.axes), (0, 0))
@@ -79,11 +76,6 @@ class Ledger:
                     messages + entry.messages * entry.repeat,
                 )
         return found
-
-
-def plain_number(number: Number) -> int | float:
-    """A count as JSON takes it."""
-    return number if isinstance(number, int) else float(number)
 
 
 @dataclass(frozen=True)

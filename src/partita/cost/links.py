@@ -13,7 +13,7 @@ from functools import reduce
 
 import numpy as np
 
-from partita.cost.ledger import Number
+from partita.cost.number import Amount, Number, larger
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
@@ -49,7 +49,7 @@ class Links:
             self._spans[axes] = found
         return found
 
-    def seconds(self, kind: str, axes: str, sent_bytes: Number) -> Number:
+    def seconds(self, kind: str, axes: str, sent_bytes: Amount) -> Number:
         """Least seconds for a chip to send `sent_bytes` in one collective of this kind over `axes`.
 
         Over several levels the best algorithm is hierarchical: k1, k2 ... chips on the levels from the
@@ -66,13 +66,13 @@ class Links:
         """Kept: the same collectives over the same axes come back all the time."""
         found = self._paces.get((kind, axes))
         if found is None:
-            found = self._paces[kind, axes] = reduce(_larger, self.paces(kind, axes), 0)
+            found = self._paces[kind, axes] = reduce(larger, self.paces(kind, axes), 0)
         return found
 
     def paces(self, kind: str, axes: str) -> tuple[Number, ...]:
         """Of each level the seconds that its links take for a byte of such a collective."""
         span = self.span(axes)
-        others = _at_least_1(math.prod(span) - 1)
+        others = larger(math.prod(span) - 1, 1)
         found = []
         for i, (level, chips) in enumerate(zip(self.levels, span, strict=True)):
             if kind == "collective-permute":
@@ -82,7 +82,7 @@ class Links:
             else:
                 share = (chips - 1) * math.prod(span[:i]) / others
             if kind == "all-reduce" and level.in_network_reduction:
-                share = share * (chips / _at_least_1(2 * (chips - 1)))
+                share = share * (chips / larger(2 * (chips - 1), 1))
             found.append(share / level.bandwidth)
         return tuple(found)
 
@@ -177,12 +177,3 @@ def mesh_links(mesh: Mesh, cluster: Cluster) -> Links:
 def _at_least(number: Number) -> Number:
     """Kept from 0, where a level has one chip and nothing is sent."""
     return np.where(number > 0, number, 1.0)
-
-
-def _at_least_1(number: Number) -> Number:
-    return np.maximum(number, 1) if isinstance(number, np.ndarray) else max(number, 1)
-
-
-def _larger(first: Number, second: Number) -> Number:
-    arrays = isinstance(first, np.ndarray) or isinstance(second, np.ndarray)
-    return np.maximum(first, second) if arrays else max(first, second)

@@ -8,10 +8,9 @@ held all through a step, and the weights and caches as stored.
 
 from __future__ import annotations
 
-import numpy as np
-
-from partita.cost.ledger import Ledger, Number, Sized
+from partita.cost.ledger import Ledger, Sized
 from partita.cost.local_sizes import LocalSizes
+from partita.cost.number import Number, larger
 from partita.program.options import Backend
 from partita.sharding.interleave import INTERLEAVED
 from partita.sharding.reshard import Step
@@ -32,9 +31,7 @@ class LiveMemory:
     def hold(self, *tensors: Sized, besides: Number = 0) -> None:
         """These are held at once, beside what waits."""
         held = besides + self._all_waiting + sum(self._held(t) for t in tensors)
-        most = self._ledger.held_bytes
-        whole = isinstance(held, int) and isinstance(most, int)
-        self._ledger.held_bytes = max(held, most) if whole else np.maximum(held, most)
+        self._ledger.held_bytes = larger(held, self._ledger.held_bytes)
 
     def _held(self, t: Sized) -> Number:
         """Bytes of a tensor beside what is stored."""
@@ -66,15 +63,14 @@ class LiveMemory:
         held = arrived + given
         for dim, size in ((step.loses, arrived), (step.gains, given)):
             if dim and self._twice(step, dim):
-                held = np.maximum(held, 2 * size) if isinstance(held, np.ndarray) else max(held, 2 * size)
+                held = larger(held, 2 * size)
         self.hold(besides=held * moves)
 
     def copies(self, before: Sized, step: Step, moves: Number) -> Number:
         """How often a gathered weight is held until it has been multiplied with: XLA may well keep the blocks
         that it came in while the product has begun."""
         copies = moves * (2 if step.loses and self._twice(step, step.loses) else 1)
-        arrays = isinstance(copies, np.ndarray) or isinstance(before.moved, np.ndarray)
-        return np.maximum(before.moved, copies) if arrays else max(before.moved, copies)
+        return larger(before.moved, copies)
 
     def _twice(self, step: Step, dim: str) -> bool:
         """Whether shards of a dim have to be put in place: its places are interleaved over chips, or the

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from partita.cost.ledger import Number, Sized
+from partita.cost.ledger import Sized
+from partita.cost.number import Number
 from partita.sharding.layout import product
 from partita.specs.formats import BYTES
 
@@ -36,7 +37,9 @@ class LocalSizes:
         """Elements one chip holds."""
         return self.share(t.sizes, t.sharding.dims, t.sharding.axes)
 
-    def share(self, sizes: Mapping[str, Number], dims: str, groups: Iterable[str], times: int = 1) -> Number:
+    def share(
+        self, sizes: Mapping[str, Number], dims: str, groups: Iterable[str], times: Number = 1
+    ) -> Number:
         """Product of the sizes of `dims`, a chip's part of it where they are split over these groups of axes.
 
         Arrays of candidates broadcast; those of B and S are the large ones: they come last, and `times`

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from partita.cost.cache import Cached, LayerStack, cached_bytes, each, in_cache, kept_share, recent
 from partita.cost.collective_matmul import permutations, split_dot
-from partita.cost.ledger import Entry, Ledger, Loop, Number, Sized
+from partita.cost.ledger import Entry, Ledger, Loop, Sized
 from partita.cost.live_memory import STORED, LiveMemory
 from partita.cost.local_sizes import LocalSizes
+from partita.cost.number import Amount, Number, part_of, quotient
 from partita.cost.sampling import Draws
 from partita.program.ops import Product, Seen
 from partita.program.options import RunOptions, gather_step, name_of, scatter_step
@@ -70,9 +70,9 @@ class CostOps(Draws):
         yield
         self._repeat = 1
 
-    def _note(self, kind: str, what: str, before: tuple[Sharding, ...], after: Sharding, **costs) -> None:
-        scope = "/".join(self._scopes)
-        self.ledger.entries.append(Entry(scope, kind, what, before, after, repeat=self._repeat, **costs))
+    @property
+    def _scope(self) -> str:
+        return "/".join(self._scopes)
 
     # -- the operations ---------------------------------------------------------------------------------
 
@@ -98,13 +98,22 @@ class CostOps(Draws):
             messages = step.reorders(self.local.sizes)
             sent = local * messages
         else:
-            sent = _part(local, shards - 1, shards) * (2 if step.kind == "all-reduce" else 1)
+            sent = part_of(local, shards - 1, shards) * (2 if step.kind == "all-reduce" else 1)
         sums = before.format if before.sharding.partial and before.settles == "bf16" else ""
-        moved: dict[str, Number] = {"sent_bytes": sent, "messages": messages, "sums": sums}
-        if loop is not None:
-            moved |= {"messages": permutations(t, step, loop, self.local), "loop": loop}
-        noted = "collective-permute" if loop else step.kind
-        self._note(noted, "", (step.before,), step.after, axes=step.axes, **moved)
+        entry = Entry(
+            self._scope,
+            "collective-permute" if loop else step.kind,
+            "",
+            (step.before,),
+            step.after,
+            axes=step.axes,
+            repeat=self._repeat,
+            sent_bytes=sent,
+            sums=sums,
+            messages=messages if loop is None else permutations(t, step, loop, self.local),
+            loop=loop,
+        )
+        self.ledger.entries.append(entry)
         if kind == "gathered":
             t = replace(t, moved=self.memory.copies(before, step, (messages > 0) * 1))
         self.memory.hold_step(t, step, before, (messages > 0) * 1)
@@ -134,11 +143,13 @@ class CostOps(Draws):
         out = Sized(
             sharding, {d: sizes[d] for d in sharding.dims}, travels if sharding.partial else settles, settles
         )
-        self._note(
+        entry = Entry(
+            self._scope,
             "einsum",
             text,
             (a.sharding, b.sharding),
             sharding,
+            repeat=self._repeat,
             flops=flops,
             needed_flops=needed,
             weight_bytes=b.stored_bytes,
@@ -146,6 +157,7 @@ class CostOps(Draws):
             second=self.local.elements(b),
             moved_bytes=self._moved(a) + self._moved(b) + self.local.bytes(out),
         )
+        self.ledger.entries.append(entry)
         self.memory.hold(a, b, out, *([] if plus is None else [plus]))
         out = out if plus is None else self.add(plus, out)
         if to is None:
@@ -216,7 +228,7 @@ class CostOps(Draws):
         """Bytes of an operand that is neither a weight as stored nor a cache."""
         return 0 if operand.kind in STORED else self.local.bytes(operand)
 
-    def _read(self, cache: Sized, queries: Number) -> Number:
+    def _read(self, cache: Sized, queries: Number) -> Amount:
         """Bytes of a cache that a step of `queries` new tokens must read: what its first token sees.
 
         The positions behind are the step's own, and need not have left the chip.
@@ -225,7 +237,7 @@ class CostOps(Draws):
         if isinstance(queries, int) and queries == 1:
             return stored
         positions = cache.sizes["S"]
-        return _exact(stored * (positions - (queries - 1)), positions)
+        return quotient(stored * (positions - (queries - 1)), positions)
 
     def add(self, a: Sized, b: Sized) -> Sized:
         if a.sharding != b.sharding:
@@ -321,9 +333,9 @@ class CostOps(Draws):
     def read(self, cache: Sized, queries: Sized) -> Sized:
         if cache.kind != "cache":
             return cache
-        self._note(
-            "read", "", (cache.sharding,), cache.sharding, kv_bytes=self._read(cache, queries.sizes["L"])
-        )
+        read, at = self._read(cache, queries.sizes["L"]), cache.sharding
+        entry = Entry(self._scope, "read", "", (at,), at, repeat=self._repeat, kv_bytes=read)
+        self.ledger.entries.append(entry)
         return replace(cache, kind="read")
 
     def join(self, first: Sized, rope: Sized) -> Sized:
@@ -349,7 +361,8 @@ class CostOps(Draws):
         sharding = Sharding("BLE", (tokens.sharding["B"], tokens.sharding["L"], table.sharding["E"]), rows)
         sizes = {"B": tokens.sizes["B"], "L": tokens.sizes["L"], "E": table.sizes["E"]}
         out = Sized(sharding, sizes, self.formats.activations, self.formats.activations)
-        self._note("lookup", "", (table.sharding, tokens.sharding), sharding)
+        before = (table.sharding, tokens.sharding)
+        self.ledger.entries.append(Entry(self._scope, "lookup", "", before, sharding, repeat=self._repeat))
         self.memory.hold(out)
         return out
 
@@ -364,18 +377,3 @@ class CostOps(Draws):
 
     def pick(self, best: Sized) -> Sized:
         return self.to(replace(self.take(self.take(best, "M", 0), "V", 0), format="f32"), "B")
-
-
-def _part(value: Number, part: Number, whole: Number) -> Number:
-    """value x part / whole; the division first where `value` is the large array of candidates."""
-    if isinstance(value, np.ndarray) or isinstance(whole, np.ndarray):
-        return value * (part / whole)
-    return _exact(value * part, whole)
-
-
-def _exact(value: Number, divisor: Number) -> Number:
-    """value / divisor, exactly where both are whole: an int if it is one, else a fraction."""
-    if isinstance(value, int) and isinstance(divisor, int):
-        found = Fraction(value, divisor)
-        return found.numerator if found.denominator == 1 else found
-    return value / divisor

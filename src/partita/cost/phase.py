@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from partita.cost.ledger import Ledger, Number
+from partita.cost.ledger import Ledger
+from partita.cost.number import Number
 from partita.cost.roofline import Bound, bound
 from partita.cost.schedule import (
     Chunk,

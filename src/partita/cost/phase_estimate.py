@@ -11,7 +11,8 @@ from typing import Any
 
 from partita.cost.estimate import StepEstimate, estimate, sending_seconds
 from partita.cost.interval import Asked, Interval, around, interval
-from partita.cost.ledger import Ledger, Number
+from partita.cost.ledger import Ledger
+from partita.cost.number import Number
 from partita.cost.phase import PhaseRun
 from partita.cost.setting import Setting, slowest_axis
 from partita.specs.profile import Profile

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from partita.cost.estimate import estimate
-from partita.cost.ledger import plain_number
+from partita.cost.number import plain
 from partita.cost.phase import PhaseRun
 from partita.cost.phase_estimate import PhaseEstimate, expect
 from partita.cost.roofline import Bound, bound, chip_seconds_per_token, mfu
@@ -216,7 +216,7 @@ class Prediction:
             "max_batch": self.max_batch,
             "padding": {**self.padding, "extra_parameters": self.padded_parameters},
             "collectives": [
-                {"kind": kind, "axes": axes, "bytes": plain_number(sent), "messages": messages}
+                {"kind": kind, "axes": axes, "bytes": plain(sent), "messages": messages}
                 for (kind, axes), (sent, messages) in self.step.ledger.collectives().items()
             ],
             "binds": self.bound.binds,

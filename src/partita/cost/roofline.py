@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partita.cost.ledger import Entry, Ledger, Number
+from partita.cost.ledger import Entry, Ledger
 from partita.cost.links import Links
+from partita.cost.number import Amount, Number
 from partita.specs.formats import Formats
 from partita.specs.hardware import Chip
 
@@ -68,7 +69,7 @@ def peaks(chip: Chip, formats: Formats, links: Links) -> Peaks:
 
 def bound(ledger: Ledger, peaks: Peaks) -> Bound:
     """The bound of one step; what a causal mask throws away needs no time."""
-    sent: dict[tuple[str, str], Number] = {}
+    sent: dict[tuple[str, str], Amount] = {}
     for entry in ledger.entries:
         if entry.axes:
             key = (entry.loop.instead if entry.loop else entry.kind, entry.axes)

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from partita.cost.cache import smaller
-from partita.cost.ledger import Number, Sized
+from partita.cost.ledger import Sized
 from partita.cost.live_memory import LiveMemory
 from partita.cost.local_sizes import LocalSizes
+from partita.cost.number import Number, smaller
 from partita.program.sampling import (
     BITS,
     NUMBERS,

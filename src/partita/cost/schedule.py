@@ -16,7 +16,7 @@ from functools import reduce
 
 import numpy as np
 
-from partita.cost.ledger import Number
+from partita.cost.number import Number
 from partita.errors import InputError
 from partita.specs.model import Model
 
@@ -93,9 +93,9 @@ def _global_layers(model: Model, layers: int) -> int:
     return layers // model.global_period if model.global_period else 0
 
 
-def microbatches(batch: Number, stages: int) -> tuple[Number, Number]:
+def microbatches(batch: int, stages: int) -> tuple[int, int]:
     """In how many microbatches a batch is cut, one a stage while it lasts, and sequences of the largest."""
-    count = np.minimum(batch, stages) if isinstance(batch, np.ndarray) else min(batch, stages)
+    count = min(batch, stages)
     return count, -(-batch // count)
 
 

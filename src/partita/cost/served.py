@@ -20,7 +20,8 @@ from functools import cached_property
 import numpy as np
 
 from partita.cost.estimate import estimate
-from partita.cost.ledger import Ledger, Number
+from partita.cost.ledger import Ledger
+from partita.cost.number import Number
 from partita.cost.roofline import Peaks, bound
 from partita.cost.setting import Setting
 from partita.cost.step import Step, StepShape, price_step

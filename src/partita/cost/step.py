@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from partita.cost.cache import LayerStack, in_cache, smaller
-from partita.cost.ledger import Ledger, Number, Sized
+from partita.cost.cache import LayerStack, in_cache
+from partita.cost.ledger import Ledger, Sized
+from partita.cost.number import Number, smaller
 from partita.cost.ops import CostOps
 from partita.cost.sampling import price_draw
 from partita.cost.schedule import StageLayers, whole

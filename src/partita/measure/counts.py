@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Any
 
 from partita.cost.ledger import Ledger
+from partita.cost.number import fraction
 from partita.engine.cpu import parts_in
 
 Key = tuple[str, str]
@@ -75,11 +76,12 @@ def sent_bytes(kind: str, operand_bytes: int, chips: int) -> Fraction:
 
 def predicted(ledger: Ledger, sizes: Mapping[str, int]) -> Counts:
     """The cost interpreter's ledger in this form."""
-    counts = Counts(flops=ledger.total("flops"))
+    counts = Counts(flops=int(ledger.total("flops")))
     for entry in ledger.entries:
         if entry.messages:
             axes = "".join(a for a in entry.axes if sizes[a] > 1)
-            counts.add(entry.kind, axes, Fraction(entry.sent_bytes), entry.repeat, entry.messages)
+            sent, messages = fraction(entry.sent_bytes), int(entry.messages)
+            counts.add(entry.kind, axes, sent, entry.repeat, messages)
     return counts
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from partita.cost.interval import Asked
+from partita.cost.number import array
 from partita.cost.served import Load, Served
 from partita.cost.setting import Setting
 from partita.measure.fit import Measurement, fit, leave_out, unfitted, with_held_out
@@ -109,7 +110,7 @@ class Block:
         return Asked(
             parameters=setting.model.parameters,
             chips=row.chips,
-            tokens=float(self.served.sequences[i]),
+            tokens=float(array(self.served.sequences)[i]),
             context=row.prompt + row.output // 2,
             phase="decode",
             layout="/".join(LAYOUT),

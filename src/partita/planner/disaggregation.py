@@ -251,5 +251,5 @@ def _transfer(tables: Sequence[Tables], prefill: Unit, decode: Unit, decode_unit
     slowest = min(largest.levels, key=lambda level: level.bandwidth)
     least = held / (slowest.bandwidth * min(prefill.chips, decode_units * decode.chips))
     profile = setting.cluster.profile
-    estimated = None if profile is None else sending_seconds(least, slowest.kind, profile)
+    estimated = None if profile is None else float(sending_seconds(least, slowest.kind, profile))
     return Transfer(float(held), least, estimated)

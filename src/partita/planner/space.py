@@ -90,7 +90,9 @@ def cluster_topology(cluster: Cluster) -> Topology:
 def mesh_topology(mesh: Mesh, cluster: Cluster) -> Topology:
     """Every axis of a given mesh is a segment. Raises InputError where the mesh does not fit the cluster."""
     links = mesh_links(mesh, cluster)
-    return Topology(tuple(Segment(tuple(links.parts[a]), whole=True) for a in mesh.axes), links.levels)
+    return Topology(
+        tuple(Segment(tuple(map(int, links.parts[a])), whole=True) for a in mesh.axes), links.levels
+    )
 
 
 def axis_roles(

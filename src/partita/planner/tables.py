@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from partita.cost.estimate import StepEstimate, estimate
-from partita.cost.ledger import Number
+from partita.cost.number import Number
 from partita.cost.roofline import Bound, bound, peaks
 from partita.cost.schedule import StageLayers, divided_microbatches, microbatches, split_layers, whole
 from partita.cost.setting import Phase
@@ -204,7 +204,7 @@ def _portions(rows: np.ndarray, cells_a_row: int) -> Iterator[np.ndarray]:
         yield rows[start : start + size]
 
 
-def _deeper(size: np.ndarray | int) -> np.ndarray | int:
+def _deeper(size: Number) -> Number:
     return size[:, :, None] if isinstance(size, np.ndarray) else size
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from partita.cost.number import Number
 from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction
 from partita.planner.pair import Basis, Pair, expected, step_seconds
@@ -94,7 +95,7 @@ def binding(prediction: Prediction) -> str:
     return _BINDS.get(binds) or f"the links of {'axis' if len(axes) == 1 else 'axes'} {axes} bind"
 
 
-def _ms(seconds: float) -> str:
+def _ms(seconds: Number) -> str:
     return format_seconds(float(seconds))
 
 

@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.text import Text
 
 from partita.cost.estimate import message_seconds, operation_seconds, transfer_seconds
-from partita.cost.ledger import Entry, plain_number
+from partita.cost.ledger import Entry
+from partita.cost.number import plain
 from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction
 from partita.cost.roofline import Peaks, communication_seconds
@@ -103,7 +104,7 @@ def operations(prediction: Prediction) -> list[Row]:
                 "after": str(entry.after),
                 "repeat": entry.repeat,
                 "flops": entry.flops * entry.repeat,
-                "memory_bytes": plain_number((entry.weight_bytes + entry.kv_bytes) * entry.repeat),
+                "memory_bytes": plain((entry.weight_bytes + entry.kv_bytes) * entry.repeat),
                 "sent_bytes": float(entry.sent_bytes * entry.repeat),
                 "messages": entry.messages * entry.repeat,
                 "bound_seconds": seconds,
@@ -122,10 +123,10 @@ def operations(prediction: Prediction) -> list[Row]:
 
 def _seconds(entry: Entry, peaks: Peaks, by_compute: bool) -> float:
     if entry.axes:
-        return communication_seconds(entry, peaks)
+        return plain(communication_seconds(entry, peaks))
     if by_compute:
-        return entry.needed_flops / peaks.flops
-    return (entry.weight_bytes + entry.kv_bytes) / peaks.memory_bytes
+        return plain(entry.needed_flops / peaks.flops)
+    return plain((entry.weight_bytes + entry.kv_bytes) / peaks.memory_bytes)
 
 
 def _estimated(estimate: PhaseEstimate, peaks: Peaks, entries: list[Entry]) -> list[float] | None:

@@ -119,8 +119,8 @@ def bound_seconds(key: Key, on: Cluster) -> float:
     """Of one program, by the roofline at the cluster's peaks."""
     match key:
         case matmul.Matmul(dtype=dtype):
-            arithmetic = key.entry.flops / on.chip.peak(dtype)
-            return key.layers * max(arithmetic, key.entry.weight_bytes / on.chip.hbm_bandwidth)
+            arithmetic = key.flops / on.chip.peak(dtype)
+            return max(arithmetic, key.read_bytes / on.chip.hbm_bandwidth)
         case memory.Read():
             return key.bytes * key.times / on.chip.hbm_bandwidth
         case collectives.Collective():

@@ -53,12 +53,12 @@ class Matmul:
     @property
     def flops(self) -> int:
         """FLOPs of the program on each device."""
-        return self.entry.flops * self.layers
+        return int(self.entry.flops) * self.layers
 
     @property
     def read_bytes(self) -> int:
         """Bytes of weights that each device reads."""
-        return self.entry.weight_bytes * self.layers
+        return int(self.entry.weight_bytes) * self.layers
 
     def __str__(self) -> str:
         return f"{self.dtype} matmul, {self.rows:,} x {self.width:,} x {self.width:,}"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from partita.cost.interval import around, half_width, interval
+from partita.cost.number import array
 from partita.cost.prediction import Prediction
 from partita.measure import served_points
 from partita.measure.refit import measured_runs
@@ -126,7 +127,7 @@ def _cell(table: str, name: str, fitted: bool, parts: tuple[Prediction, ...], se
 def _served() -> Iterator[Cell]:
     known = profile(served_points.NAME)
     for block in served_points.published():
-        bounds = block.served.bound_seconds()
+        bounds = array(block.served.bound_seconds())
         timed = zip(block.rows, bounds, block.estimated(known), strict=True)
         for i, (row, bound, estimate) in enumerate(timed):
             low, high = around(float(estimate), float(bound), interval(known, block.asked(i)))

@@ -1,1 +1,1 @@
-"""Interpreter 1 (NumPy): the program on sizes; counts of FLOPs, bytes, messages, and their time."""
+"""Interpreter 1 (NumPy): runs the program on sizes, counts FLOPs, bytes and messages, and times them."""

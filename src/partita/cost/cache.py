@@ -16,9 +16,10 @@ from partita.sharding.spec import Sharding
 
 
 def kept_share(queries: Number, positions: Number, window: Number | None = None) -> Number:
-    """(query, position) pairs that are attended to, over all `queries` x `positions`; a float or an array.
+    """The share of all `queries` x `positions` pairs that are attended to; a float or an array.
 
-    Causal: L S - L (L - 1) / 2 pairs. With a window, the sum of min(w, p) for p from S - L + 1 to S.
+    Under a causal mask there are L S - L (L - 1) / 2 such pairs. With a window there are as many as the sum
+    of min(w, p) for p from S - L + 1 to S.
     """
     if window is None:
         return 1 - (queries - 1) / (2 * positions)
@@ -71,8 +72,8 @@ def each(cache: Cached, change: Callable[[Sized], Sized]) -> Cached:
 
 
 def recent(cache: Sized, positions: Number | None, shards: Number) -> Sized:
-    """The last `positions` of a cache, or all it has if that is less, padded to what `shards` chips split;
-    None: the cache as it is."""
+    """The last `positions` of a cache, padded to a multiple of `shards`: all of them where there are fewer,
+    or where `positions` is None."""
     if positions is None:
         return cache
     padded = ceil_to(smaller(cache.sizes["S"], positions), shards)

@@ -30,17 +30,18 @@ from partita.sharding.reshard import Step
 
 
 def messages(chips: Number, entries: Number, two_way: bool) -> Number:
-    """Permutations of a ring of `chips`, each with a shard of `entries` along the dim it is cut by."""
+    """How many permutations a ring of `chips` makes, where a shard has `entries` along the dim it is cut
+    by."""
     return chips - 1 + two_way * (chips % 2 == 0) * (entries > 1)
 
 
 def steps(loop: Loop) -> Number:
-    """Of the loop in which something is on its way; both ways at once are one step."""
+    """How many steps of the loop send something; sending both ways at once is one step."""
     return loop.chips // 2 if loop.two_way else loop.chips - 1
 
 
 def links_used(loop: Loop, links: Links, level: int, axes: str) -> Number:
-    """Part of those links on a level along `axes` that a ring keeps busy.
+    """The part of the links along `axes` on a level that a ring keeps busy.
 
     On a torus a ring over s physical axes goes along one of them at a time, one way round on one link of two.
     """
@@ -50,7 +51,7 @@ def links_used(loop: Loop, links: Links, level: int, axes: str) -> Number:
 
 
 def hidden_seconds(loop: Loop, transfer_seconds: Number, dot_seconds: Number) -> Number:
-    """Of the bytes' time that goes on behind the dots, at best, once."""
+    """The most seconds of one transfer that can be hidden behind the dots."""
     shard, part = transfer_seconds / np.maximum(loop.chips - 1, 1), dot_seconds / loop.chips
     if not loop.two_way:
         return (loop.chips - 1) * np.minimum(part, shard)
@@ -61,20 +62,20 @@ def hidden_seconds(loop: Loop, transfer_seconds: Number, dot_seconds: Number) ->
 
 
 def moved_again(loop: Loop, operand_bytes: Number, out_bytes: Number) -> Number:
-    """Bytes of activations that splitting a dot moves beside those of the whole one, in memory."""
+    """Bytes of activations that a dot in parts reads and writes beyond those that the whole dot does."""
     if loop.instead == "all-gather":
         return 2 * (loop.chips - 1) * out_bytes
     return (loop.chips - 1) * operand_bytes
 
 
 def split_dot(dot: Entry, loop: Loop, operand_bytes: Number, out_bytes: Number) -> Entry:
-    """A dot of the ledger made in parts: what is summed is written again for each, or an operand read for
-    each."""
+    """The entry of a dot once it is made in parts: each part writes the sums again, or reads an operand
+    again."""
     return replace(dot, moved_bytes=dot.moved_bytes + moved_again(loop, operand_bytes, out_bytes))
 
 
 def permutations(t: Sized, step: Step, loop: Loop, local: LocalSizes) -> Number:
-    """Permutations that stand for a collective: the step takes t along the ring of the loop."""
+    """How many permutations stand for the collective that takes t along the ring of the loop."""
     shard = step.before if step.kind == "all-gather" else step.after  # its dim as it travels
     entries = t.sizes[step.dim] // local.shards(shard[step.dim])
     return messages(loop.chips, entries, loop.two_way)

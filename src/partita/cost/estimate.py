@@ -5,19 +5,20 @@ Operations run one after the other. One takes the longer of its arithmetic and i
     arithmetic  (FLOPs + 2 x second operand x half_rows) / (peak x matmul_share)
     memory      (weights + cache + activation_share x activations) / (peak x memory_share)
 
-With m rows the arithmetic reaches matmul_share x m / (m + half_rows) of the peak. A collective takes, on each
-level of the fabric that it spans, message_seconds (on a torus for each physical axis, one after the other)
-and hop_seconds for every chip beyond the second that a message passes (k - 1 in a ring of k chips, twice that
-in an all-reduce), and its bytes at the level's peak x share (partial sums in the format that the profile's
-software sends them in, where that is known; with own_share of the chip's own shard, where that is copied
-too); hidden_share of the bytes' time goes on behind the operations, and of a looped collective einsum's
-looped_share of what can (`looped.py`). To these come, for each layer,
-layer_seconds, and sequence_seconds for every sequence that a chip attends to (pages of the cache, positions,
-sums of split attention: work by sequence, not by byte); and step_seconds for the step.
+With m rows the arithmetic reaches matmul_share x m / (m + half_rows) of the peak.
+
+A collective takes, on each level of the fabric that it spans, message_seconds (on a torus for each physical
+axis, one after the other) and hop_seconds for every chip beyond the second that a message passes (k - 1 in a
+ring of k chips, twice that in an all-reduce). Its bytes go at the level's peak x share: partial sums in the
+format that the profile's software sends them in, where that is known, and with own_share of the chip's own
+shard, where that is copied too. hidden_share of the bytes' time is hidden behind the operations; of a looped
+collective einsum it is looped_share of what can be hidden (`collective_matmul.py`).
+
+Each layer adds layer_seconds, and sequence_seconds for every sequence that a chip attends to (pages of the
+cache, positions, sums of split attention: work by sequence, not by byte). The step adds step_seconds.
 
 On a torus a collective has the links of its own axes, not all of the chip: over k of n chips log k / log n of
-them. The bound gives it all. An estimate is never below the bound. Works on numbers and on NumPy arrays of
-candidates; knows nothing about how constants are found, nor how far off they may be (`interval.py`).
+them. The bound gives it all. An estimate is never below the bound. How far off it may be is in `interval.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class StepEstimate:
 
     @property
     def device_seconds(self) -> Number:
-        """Of one stage's chips, without the host's time."""
+        """Seconds that the chips of one stage work, without the host's time."""
         found = self.operation_seconds + self.communication_seconds + self.layer_seconds
         return np.maximum(found, self.least_seconds)
 
@@ -98,7 +99,7 @@ def estimate(ledger: Ledger, peaks: Peaks, profile: Profile) -> StepEstimate:
 
 
 def operation_seconds(entry: Entry, peaks: Peaks, profile: Profile) -> Number:
-    """Of an operation that is no collective, once."""
+    """Seconds of one operation that is no collective."""
     work = entry.flops + 2 * profile.value("half_rows") * entry.second
     read = entry.weight_bytes + entry.kv_bytes + profile.value("activation_share") * entry.moved_bytes
     return np.maximum(
@@ -108,7 +109,7 @@ def operation_seconds(entry: Entry, peaks: Peaks, profile: Profile) -> Number:
 
 
 def transfer_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
-    """Of the bytes of a collective, once; levels work at the same time, as in the bound."""
+    """Seconds that the bytes of one collective take; levels work at the same time, as in the bound."""
     found: Number = 0
     span = links.span(entry.axes)
     for index, pace in enumerate(links.paces(entry.kind, entry.axes)):
@@ -124,12 +125,13 @@ def transfer_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
 
 
 def _narrowed(entry: Entry, profile: Profile) -> float:
-    """What the profile's software sends of a byte in the ledger: the format of partial sums is its own."""
+    """Bytes that the profile's software sends for a byte in the ledger: it has its own format of partial
+    sums."""
     return BYTES[profile.reduce] / BYTES[entry.sums] if profile.reduce and entry.sums else 1.0
 
 
 def message_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
-    """Of a collective's start and hops, once."""
+    """Seconds that the start and the hops of one collective take."""
     found: Number = 0
     ways = 2 if entry.kind == "all-reduce" else 1
     for index, (level, chips) in enumerate(zip(links.levels, links.span(entry.axes), strict=True)):
@@ -145,6 +147,7 @@ def message_seconds(entry: Entry, links: Links, profile: Profile) -> Number:
 
 
 def sending_seconds(least_seconds: Number, level: str, profile: Profile) -> Number:
-    """Of one message to one other chip over links of a level, which at peak take `least_seconds`."""
+    """Seconds of one message to one other chip, which the links of this level carry in `least_seconds` at
+    peak."""
     share, start = (profile.link(name, level, "collective-permute") for name in ("share", "message_seconds"))
     return start + least_seconds / share

@@ -3,7 +3,7 @@
 Within the region a profile was fitted to, 90% of measurements whose whole setting was left out of the fit lie
 within the interval (split conformal prediction on the size of the logarithmic error). Outside it is wider by
 half for every doubling of a quantity beyond the region and for every phase, layout, format or chip that the
-fit had not seen: a convention, checked by `Profile.coverage`. Knows nothing about how the estimate was made.
+fit had not seen: a convention, checked by `Profile.coverage`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from partita.specs.units import format_count
 
 COVERAGE = 0.9
 _WIDEST = 20.0
-"""Logarithmic half-width taken at most: beyond a factor of a few hundred million nothing is said anyway."""
+"""The largest logarithmic half-width: a factor of a few hundred million says nothing anyway."""
 _FEWEST = 0.25
-"""Logarithmic half-width taken at least where too few measurements were left out to give a quantile."""
+"""The least logarithmic half-width where too few measurements were left out to give a quantile."""
 NOT_SAID = "what it was fitted to is not said"
 _QUANTITIES = (
     ("parameters", "parameters of the model"),
@@ -33,12 +33,12 @@ _KINDS = (
     ("activations", "{} activations", "activations"),
     ("chip", "chip {}", "chip_names"),
 )
-"""Of `Asked`: field, how it is said, and the field of `Region` with those that were seen."""
+"""Fields of `Asked`, each with its words and the field of `Region` that lists what was seen."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Factors on an estimate: where 90 of 100 times lie, and sentences on what was extrapolated."""
+    """Factors on an estimate between which 90 of 100 times lie, and sentences on what was extrapolated."""
 
     low: float
     high: float
@@ -68,7 +68,8 @@ def interval(profile: Profile, asked: Asked) -> Interval:
 
 
 def around(seconds: float, least: float, found: Interval) -> tuple[float, float]:
-    """From where to where a time lies that is estimated to be `seconds`; none is below its bound, `least`."""
+    """The least and the most that a time of `seconds`, as estimated, may be; never below its bound,
+    `least`."""
     return max(least, seconds * found.low), seconds * found.high
 
 
@@ -78,10 +79,12 @@ def widening(beyond: float) -> float:
 
 
 def outside(region: Mapping[Phase, Region], asked: Asked) -> tuple[float, tuple[str, ...]]:
-    """How many doublings something lies outside what was fitted to, of all quantities, and sentences.
+    """How many doublings an estimate lies outside of what the profile was fitted to, and sentences that say
+    so.
 
-    region: by phase; only the phase that is asked for counts. One that was not fitted to counts as one
-    doubling, and what it has in common with others (all but tokens and context) is held against all of them.
+    `region` maps phases to what was measured of them; only the phase of the estimate counts. A phase that was
+    not measured counts as one doubling, and then all quantities but tokens and context are compared with
+    those of all phases.
     """
     if not region:
         return 0.0, (NOT_SAID,)
@@ -108,9 +111,9 @@ def outside(region: Mapping[Phase, Region], asked: Asked) -> tuple[float, tuple[
 def half_width(residuals: Sequence[float], coverage: float = COVERAGE, held_out: int | None = None) -> float:
     """The size of logarithmic error that a share `coverage` of new measurements stays within.
 
-    Of n held-out errors the ceil(coverage (n + 1))-th smallest (split conformal prediction: Lei et al. 2018,
-    arXiv 1604.04173); where n is too small for that, twice the largest, at least 0.25. `held_out`: n, where
-    `residuals` are sizes at equal steps from the least to the largest; between them it is interpolated.
+    It is the ceil(coverage (n + 1))-th smallest of n held-out errors (split conformal prediction: Lei et al.
+    2018, arXiv 1604.04173); where n is too small for that, twice the largest, at least 0.25. Where `held_out`
+    gives n, `residuals` are quantiles of the errors at equal steps, and what lies between is interpolated.
     """
     sizes = sorted(map(abs, residuals))
     count = len(sizes) if held_out is None else held_out

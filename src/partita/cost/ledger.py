@@ -1,7 +1,7 @@
 """What a pass of the program costs: one entry per operation, and their sums; and the tensors it is run on.
 
-Every number is per chip, but for the global sizes of `Sized`. Numbers are Python ints, or NumPy float arrays
-where many configurations are priced in one pass. Knows nothing about time."""
+Every number is per chip, but for the global sizes of `Sized`. Seconds are in `roofline.py` and `estimate.py`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from partita.sharding.spec import Sharding
 
 @dataclass(frozen=True)
 class Loop:
-    """What the permutations of a looped collective einsum stand for, and the dots they go on behind."""
+    """A looped collective einsum: the collective that its permutations stand for, and the dots that hide
+    them."""
 
     name: str  # as a switch names it, e.g. "ffn/in/gather"
     instead: str  # the collective: "all-gather" or "reduce-scatter"
@@ -56,7 +57,7 @@ class Ledger:
     sequences: Number = 0  # that a chip attends to in each layer
 
     def total(self, column: str) -> Amount:
-        """Sum over the step of a column such as "flops"; repeats counted."""
+        """The sum over the step of a column such as "flops", repeats counted."""
         found: Amount = 0
         for entry in self.entries:
             number = getattr(entry, column)
@@ -66,7 +67,7 @@ class Ledger:
         return found
 
     def collectives(self) -> dict[tuple[str, str], tuple[Amount, Number]]:
-        """(kind, axes) -> (bytes sent per chip, messages) of the whole step."""
+        """Bytes sent per chip and messages of the whole step, by kind and axes of the collectives."""
         found: dict[tuple[str, str], tuple[Amount, Number]] = {}
         for entry in self.entries:
             if entry.axes:

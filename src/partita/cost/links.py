@@ -1,7 +1,7 @@
 """Which physical links a logical mesh axis uses, and how long a collective over some axes takes at least.
 
 A cluster has levels: the network between nodes, the switch inside one, or all axes of a torus together. A
-mesh axis lies on one level or spans several. Knows nothing about what the collectives are for.
+mesh axis lies on one level or spans several.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Links:
         return sent_bytes * self._seconds_a_byte(kind, axes)
 
     def _seconds_a_byte(self, kind: str, axes: str) -> Number:
-        """Kept: the same collectives over the same axes come back all the time."""
+        """Seconds for a byte; kept, since the same collectives over the same axes come back all the time."""
         found = self._paces.get((kind, axes))
         if found is None:
             found = self._paces[kind, axes] = reduce(larger, self.paces(kind, axes), 0)
         return found
 
     def paces(self, kind: str, axes: str) -> tuple[Number, ...]:
-        """Of each level the seconds that its links take for a byte of such a collective."""
+        """The seconds that the links of each level take for a byte of such a collective."""
         span = self.span(axes)
         others = larger(math.prod(span) - 1, 1)
         found = []
@@ -106,7 +106,8 @@ class Links:
         return np.maximum(self.levels[level].axes * self.own_links(level, axes), 1)
 
     def own_links(self, level: int, axes: str) -> Number:
-        """Part of a chip's links on a level that lie along `axes`: log k / log n, k of a torus's n chips."""
+        """The part of a chip's links on a level that lies along `axes`: log k / log n, k of a torus's n
+        chips."""
         if self.levels[level].kind != "torus":
             return 1
         chips = math.prod(sizes[level] for sizes in self.parts.values())
@@ -175,5 +176,5 @@ def mesh_links(mesh: Mesh, cluster: Cluster) -> Links:
 
 
 def _at_least(number: Number) -> Number:
-    """Kept from 0, where a level has one chip and nothing is sent."""
+    """The number, or 1 where it is 0, as where a level has one chip and nothing is sent."""
     return np.where(number > 0, number, 1.0)

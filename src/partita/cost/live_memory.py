@@ -78,9 +78,9 @@ class LiveMemory:
         return dim == INTERLEAVED or (self._backend.in_blocks and step.before.dims.index(dim) > 0)
 
     def hold_waves(self, x: Sized, own_base: bool) -> None:
-        """x [B L ... D] and what it is turned into; from here on a sine and a cosine of each two of its last
-        dim, which all layers of one base share. Axes of one chip split nothing: then they are those of whole
-        L, that keys have anyway."""
+        """Holds x [B L ... D] and what it is turned into, and from here on a sine and a cosine for every two
+        numbers of its last dim, which all layers of one base share. Axes of one chip split nothing: then they
+        are the waves of whole L, which keys have anyway."""
         self.hold(x)
         axes = x.sharding["L"]
         name = f"waves of {'local' if own_base else 'other'} layers, L over {axes or 'nothing'}"
@@ -90,5 +90,5 @@ class LiveMemory:
         self._all_waiting = sum(self._waiting.values())
 
     def mask(self, scores: Sized) -> Number:
-        """Bytes of which places the queries of scores [B K L G S] see."""
+        """Bytes of the mask that says which places the queries of scores [B K L G S] see."""
         return self._local.share(scores.sizes, "BLS", [scores.sharding[dim] for dim in "BLS"])

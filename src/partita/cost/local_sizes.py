@@ -40,7 +40,8 @@ class LocalSizes:
     def share(
         self, sizes: Mapping[str, Number], dims: str, groups: Iterable[str], times: Number = 1
     ) -> Number:
-        """Product of the sizes of `dims`, a chip's part of it where they are split over these groups of axes.
+        """The product of the sizes of `dims`, or a chip's part of it where they are split over these groups
+        of axes.
 
         Arrays of candidates broadcast; those of B and S are the large ones: they come last, and `times`
         before them.
@@ -67,7 +68,8 @@ class LocalSizes:
         return found
 
     def _width(self, t: Sized) -> Number:
-        """Bytes of an element: a sum over axes of one chip is whole, and of the format it settles in."""
+        """Bytes of an element; a partial sum over axes of one chip is whole, and in the format it settles
+        in."""
         travels = BYTES[t.format]
         if not t.sharding.partial or t.format == t.settles:
             return travels

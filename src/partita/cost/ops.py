@@ -65,7 +65,7 @@ class CostOps(Draws):
 
     @contextmanager
     def repeated(self, times: int) -> Iterator[None]:
-        """What is done inside is done so often."""
+        """Counts everything inside so many times."""
         self._repeat = times
         yield
         self._repeat = 1
@@ -85,7 +85,7 @@ class CostOps(Draws):
         return replace(t, scale=scale)
 
     def _step(self, t: Sized, step: Step, loop: Loop | None = None) -> Sized:
-        """t after the step; with `loop` the permutations around a ring that stand for it."""
+        """t after the step, or, with `loop`, after the permutations around a ring that stand for it."""
         before, shards = t, self.local.shards(step.axes)
         kind = "gathered" if t.kind == "weight" and step.kind != "slice" else t.kind
         t = replace(t, sharding=step.after, kind=kind)
@@ -225,7 +225,7 @@ class CostOps(Draws):
             return self.einsum(p.text, y, p.weight, to=to)
 
     def _moved(self, operand: Sized) -> Number:
-        """Bytes of an operand that is neither a weight as stored nor a cache."""
+        """Bytes of an operand, 0 if it is a weight as stored or a cache."""
         return 0 if operand.kind in STORED else self.local.bytes(operand)
 
     def _read(self, cache: Sized, queries: Number) -> Amount:
@@ -299,8 +299,8 @@ class CostOps(Draws):
         weights: Mapping[str, Sized],
         cache: Cached | None,
     ) -> tuple[Sized, Any]:
-        """Once for each kind of layer there is, repeated by how many there are; a kind is named in the ledger
-        where there are others."""
+        """Runs each kind of layer once, repeated by how many there are of it; a kind has a name in the ledger
+        where there are several."""
         kinds, found, earlier = self.stack.kinds, (x, None), x.sizes["L"] - 1
         for kind in kinds:
             self._repeat, self._window = kind.count, kind.window

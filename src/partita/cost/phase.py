@@ -1,7 +1,7 @@
 """A phase as it runs: its chunks of prompts, or its decode steps, through its pipeline stages, priced.
 
 One price is that of a microbatch on one stage (`price_step`); here they become the seconds of a step, of the
-whole phase, and the bytes of the fullest chip. Knows nothing about which layout is better.
+whole phase, and the bytes of the fullest chip.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from partita.specs.formats import BYTES
 
 
 class Clock(Protocol):
-    """What times everything in a phase."""
+    """Tells how long the parts of a phase take."""
 
     @property
     def host_seconds(self) -> float:
-        """Once a step."""
+        """Seconds of the host, once a step."""
         ...
 
     def stage_seconds(self, ledger: Ledger) -> Number:
-        """Of one microbatch on one stage."""
+        """Seconds of one microbatch on one stage."""
         ...
 
     def hop_seconds(self, sent_bytes: Number) -> Number:
-        """Of one microbatch's activations on their way from one stage to the next."""
+        """Seconds of one microbatch's activations on their way from one stage to the next."""
         ...
 
 
 @dataclass(frozen=True)
 class BoundClock:
-    """At peak."""
+    """Tells the least that everything takes, at peak."""
 
     setting: Setting
     host_seconds: float = 0.0
@@ -77,7 +77,7 @@ class ChipMemory(NamedTuple):
 class PhaseRun:
     """A phase of `batch` sequences: prompts of `tokens` each, or decode on a cache of `tokens` each.
 
-    microbatch_tokens: of a runtime that cuts a batch as `Profile.microbatch_tokens` says.
+    `microbatch_tokens` is that of a runtime which cuts a batch as `Profile.microbatch_tokens` says.
     """
 
     setting: Setting
@@ -93,7 +93,7 @@ class PhaseRun:
 
     @cached_property
     def microbatches(self) -> tuple[int, int]:
-        """How many, and sequences of the largest."""
+        """How many microbatches there are, and the sequences of the largest."""
         stages, most = self.setting.stages, self.microbatch_tokens
         if most is None:
             return microbatches(self.batch, stages)
@@ -108,7 +108,7 @@ class PhaseRun:
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
-        """All steps of a prefill; of decode, the one on the whole cache."""
+        """All steps of a prefill, or the step of decode on the whole cache."""
         if self.phase == "decode":
             return (Chunk(1, self.tokens),)
         prefix = min(self.setting.workload.prefix, self.tokens - 1)
@@ -122,7 +122,7 @@ class PhaseRun:
 
     @cached_property
     def ends(self) -> tuple[Chunk, ...]:
-        """The last of every group of like chunks, which has the most cache."""
+        """The last chunk of every group of equal ones, which has the most cache."""
         return tuple(_end(chunk) for chunk in self.chunks)
 
     @cached_property
@@ -172,7 +172,8 @@ class PhaseRun:
         return float(seconds(stages, hop, self.microbatches[0])) + clock.host_seconds
 
     def total_seconds(self, clock: Clock | None = None) -> float:
-        """All chunks of a prefill; of decode `output` steps, the cache growing from the prompt on."""
+        """Seconds of all chunks of a prefill, or of the `output` steps of decode, whose cache grows from the
+        prompt on."""
         clock = clock or self.bound_clock
         if self.phase == "decode":
             chunk = self.decode_steps
@@ -198,7 +199,7 @@ class PhaseRun:
     # -- what chips do and hold -------------------------------------------------------------------------
 
     def busiest(self, chunk: Chunk) -> Step:
-        """What a chip of the longest stage does in one chunk of every sequence; held bytes are `held`'s."""
+        """What a chip of the longest stage does in one chunk of every sequence, with the bytes of `held`."""
         parts, seconds = self.setting.parts, [float(s) for s in self.stage_seconds(chunk)]
         step = self._step(chunk, parts[seconds.index(max(seconds))])
         count, held = self.microbatches[0], self.held
@@ -250,6 +251,6 @@ class PhaseRun:
 
 
 def _end(chunk: Chunk) -> Chunk:
-    """The last of several chunks alike."""
+    """The last of several equal chunks."""
     context = chunk.context
     return replace(chunk, context=int(context[-1])) if isinstance(context, np.ndarray) else chunk

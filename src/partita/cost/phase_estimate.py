@@ -1,7 +1,4 @@
-"""A phase as estimated: seconds of a step and of the whole, each with its interval; and its JSON form.
-
-Knows nothing about the bound beside it.
-"""
+"""A phase as estimated: seconds of a step and of the whole, each with its interval; and its JSON form."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from partita.specs.profile import Profile
 
 @dataclass(frozen=True)
 class EstimateClock:
-    """With the efficiencies of a profile."""
+    """Tells what everything is expected to take, with the efficiencies of a profile."""
 
     setting: Setting
     profile: Profile
@@ -41,7 +38,7 @@ class EstimateClock:
 class PhaseEstimate:
     """The estimate of a phase; each figure is found when first looked at.
 
-    busiest: a step's `PhaseRun.busiest`, as the bound cuts it.
+    `busiest` is the ledger of `PhaseRun.busiest` for the longest step, its batch cut as for the bound.
     """
 
     run: PhaseRun
@@ -50,13 +47,13 @@ class PhaseEstimate:
 
     @cached_property
     def step_seconds(self) -> float:
-        """Of the longest step: not below the bound, though a runtime may cut the batch otherwise."""
+        """Seconds of the longest step: not below the bound, though a runtime may cut the batch otherwise."""
         timed = self._as_run.step_seconds(self._as_run.longest, self._clock)
         return max(timed, self.run.step_seconds(self.run.longest))
 
     @cached_property
     def total_seconds(self) -> float:
-        """Of the whole phase, likewise."""
+        """Seconds of the whole phase: not below the bound either."""
         return max(self._as_run.total_seconds(self._clock), self.run.total_seconds())
 
     @cached_property
@@ -71,7 +68,7 @@ class PhaseEstimate:
 
     @cached_property
     def parts(self) -> StepEstimate:
-        """Seconds of `ledger`; the host's are in no stage."""
+        """Seconds of `ledger` by part; the host's are in no stage."""
         return estimate(self.ledger, self.run.setting.peaks, self.profile)
 
     @cached_property
@@ -89,7 +86,7 @@ class PhaseEstimate:
 
     @cached_property
     def total_interval(self) -> tuple[float, float]:
-        """Of the whole phase, likewise."""
+        """Seconds that the whole phase takes at least and at most, likewise."""
         return around(self.total_seconds, self.run.total_seconds(), self.interval)
 
     @cached_property
@@ -130,7 +127,8 @@ def expect(run: PhaseRun, busiest: Ledger) -> PhaseEstimate | None:
 
 
 def estimated_seconds(run: PhaseRun, profile: Profile) -> float:
-    """Of the whole phase, by any profile: `PhaseEstimate.total_seconds` before it is held above the bound."""
+    """Seconds of the whole phase by any profile, which may be below the bound, as
+    `PhaseEstimate.total_seconds` may not."""
     return _as_run(run, profile).total_seconds(EstimateClock(run.setting, profile))
 
 
@@ -151,7 +149,7 @@ def asked_of(run: PhaseRun) -> Asked:
 
 
 def _as_run(run: PhaseRun, profile: Profile) -> PhaseRun:
-    """With the microbatches of the profile's runtime, where these are known."""
+    """The phase with the microbatches of the profile's runtime, where these are known."""
     if profile.microbatch_tokens is None or run.setting.stages == 1:
         return run
     return run.cut(profile.microbatch_tokens)

@@ -1,7 +1,4 @@
-"""One phase of one model on one cluster in one layout, predicted; and its JSON form.
-
-Knows nothing about other layouts: choosing is the planner's.
-"""
+"""One phase of one model on one cluster in one layout, predicted; and its JSON form."""
 
 from __future__ import annotations
 
@@ -29,9 +26,9 @@ SCHEMA = "partita.prediction/1"
 
 @dataclass(frozen=True)
 class Prediction:
-    """A phase priced.
+    """A phase with its price.
 
-    A prefill step is the whole prompt, or the longest of its chunks; a decode step one token for every
+    A prefill step is the whole prompt, or the longest of its chunks; a decode step is one token for every
     sequence. `layout` is that of a step's microbatch. `step` and `bound` are what a chip of the longest
     pipeline stage does in it, all microbatches together; what the step takes beyond that, it waits.
     """
@@ -58,7 +55,7 @@ class Prediction:
 
     @property
     def steps(self) -> int:
-        """Of the whole phase: chunks of a prompt, or tokens of an output."""
+        """Steps of the whole phase: the chunks of a prompt, or the tokens of an output."""
         workload = self.setting.workload
         if self.phase == "decode":
             return workload.output
@@ -70,7 +67,8 @@ class Prediction:
 
     @cached_property
     def total_seconds(self) -> float:
-        """All chunks of the prompt, or all `output` decode steps, the cache growing from the prompt on."""
+        """Seconds of all chunks of the prompt, or of all `output` decode steps, whose cache grows from the
+        prompt on."""
         return self.run.total_seconds()
 
     @cached_property
@@ -80,12 +78,13 @@ class Prediction:
 
     @property
     def idle_seconds(self) -> float:
-        """Of a step, what the longest pipeline stage waits for the others and the hops; 0 with one stage."""
+        """Seconds of a step that the longest pipeline stage waits for the others and the hops; 0 with one
+        stage."""
         return max(0.0, self.step_seconds - float(self.bound.step_seconds))
 
     @property
     def memory_bytes(self) -> dict[str, int]:
-        """Per chip (of the fullest stage), by part; the cache for the workload's context.
+        """Bytes per chip (of the fullest stage) by part, the cache being that of the workload's context.
 
         "runtime" is what driver and runtime keep for themselves (`Chip.runtime_bytes`).
         """
@@ -115,12 +114,13 @@ class Prediction:
 
     @property
     def chip_seconds_per_token(self) -> float:
-        """Of the tokens that are computed, a cached prefix not among them: as estimated, else as bound."""
+        """Cost of each token that is computed, a cached prefix not among them: as estimated, else the
+        bound's."""
         return self._chip_seconds_per_token(self._expected_seconds)
 
     @property
     def bound_chip_seconds_per_token(self) -> float:
-        """The least that the bound allows."""
+        """The least cost of a token that the bound allows."""
         return self._chip_seconds_per_token(self.step_seconds)
 
     @property
@@ -252,9 +252,9 @@ def predict(setting: Setting, phase: Phase, roles: Roles, storage: Storage | Non
 
 
 def reshard_seconds(prefill: Prediction, decode: Prediction, profile: Profile | None = None) -> float:
-    """Moving one prefill's keys and values to decode's sharding, once; every stage moves its own.
+    """Seconds of moving one prefill's keys and values to decode's sharding, once; every stage moves its own.
 
-    The bound, or with a profile the estimate: its transfers and messages, none hidden.
+    They are the bound, or with a profile the estimate of transfers and messages, none of them hidden.
     """
     setting, peaks = decode.setting, decode.setting.peaks
     ledgers = [
@@ -295,8 +295,8 @@ def padded_parameters(model: Model, storage: Storage, sizes: Mapping[str, int]) 
 def largest(fits: Callable[[int], bool], starts: Iterable[int]) -> int:
     """The largest whole number that fits, 0 if none does.
 
-    Memory grows with the number from one of `starts` to the next, but a layout may split more from there
-    on: found in the last of these ranges whose start fits, by doubling and bisection.
+    Memory grows with the number from one of `starts` to the next, but from there on a layout may split more.
+    So the number is found in the last of these ranges whose start fits, by doubling and bisection.
     """
     ranges = sorted(starts)
     low = next((start for start in reversed(ranges) if fits(start)), 0)

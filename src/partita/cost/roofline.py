@@ -48,12 +48,13 @@ class Bound:
 
     @property
     def overlapped_seconds(self) -> Number:
-        """With all communication hidden."""
+        """Seconds with all communication hidden."""
         return np.maximum(np.maximum(self.compute_seconds, self.memory_seconds), self.communication_seconds)
 
     @property
     def binds(self) -> str:
-        """The largest part: "compute", "weights", "kv" or "link:" and the axes of its collectives."""
+        """The part that takes longest: "compute", "weights", "kv" or "link:" and the axes of its
+        collectives."""
         parts = {"compute": self.compute_seconds, "weights": self.weight_seconds, "kv": self.kv_seconds}
         if self.communication_seconds > max(self.compute_seconds, self.memory_seconds):
             return "link:" + max(self.link_seconds, key=lambda axes: self.link_seconds[axes])
@@ -63,7 +64,7 @@ class Bound:
 
 
 def peaks(chip: Chip, formats: Formats, links: Links) -> Peaks:
-    """Raises InputError where the chip has no figure for this format of activations."""
+    """The peaks of a chip; raises InputError where it has no figure for this format of activations."""
     return Peaks(chip.peak(formats.activations), chip.hbm_bandwidth, links)
 
 
@@ -89,7 +90,7 @@ def bound(ledger: Ledger, peaks: Peaks) -> Bound:
 
 
 def communication_seconds(entry: Entry, peaks: Peaks) -> Number:
-    """Of a collective, once: as `Links.seconds` counts it."""
+    """Seconds of one collective, as `Links.seconds` counts them."""
     kind = entry.loop.instead if entry.loop else entry.kind
     return peaks.links.seconds(kind, entry.axes, entry.sent_bytes)
 
@@ -103,12 +104,13 @@ def mfu(parameters: int, tokens: Number, chips: Number, peak_flops: float, secon
 
 
 def chip_seconds_per_token(tokens: Number, chips: Number, seconds: Number) -> Number:
-    """Cost: chips x seconds over the tokens they process."""
+    """The cost of a token: chips x seconds over the tokens that they process."""
     return chips * seconds / tokens
 
 
 def context_for_kv_share(capacity_bytes: float, share: float, kv_bytes_per_position: Number) -> Number:
-    """Longest context whose KV cache takes at most `share` of a chip's memory (the paper's Table 1: 0.30).
+    """The longest context whose KV cache takes at most `share` of a chip's memory (the paper's Table 1:
+    0.30).
 
     `kv_bytes_per_position` is what one chip holds for one position of every sequence of the batch.
     """

@@ -29,11 +29,11 @@ from partita.program.sampling import (
 from partita.sharding.spec import Sharding
 
 _SAMPLED = 5
-"""Logits as they are and over the temperature, two words of noise, and scores."""
+"""Arrays that a draw holds: logits as they are and over the temperature, two words of noise, and scores."""
 _WIDE = 8
-"""Of a search: logits thrice, in order, and weights, and what a loop is begun with."""
+"""Arrays that a search holds: logits thrice, in order, and weights, and what a loop begins with."""
 _FULL = 12
-"""A search, what is known of each token (three numbers), and how often it has been written after the step."""
+"""Arrays that penalties hold: those of a search, three numbers for each token, and its new count."""
 
 
 class Draws:
@@ -125,18 +125,18 @@ class Draws:
     # -- sizes ------------------------------------------------------------------------------------------
 
     def _most(self, logits: Sized, count: int) -> Number:
-        """`count` logits, or all that a shard has."""
+        """The `count` largest logits, or how many a shard has if these are fewer."""
         shard = logits.sizes["V"] / self.local.shards(logits.sharding["V"])
         return smaller(count, shard if isinstance(shard, np.ndarray) else int(shard))
 
     def _of_shards(self, logits: Sized, numbers: Number) -> Sized:
-        """`numbers` of each shard of the vocabulary."""
+        """So many `numbers` from each shard of the vocabulary."""
         axes = logits.sharding["V"]
         sizes = {"B": logits.sizes["B"], "V": self.local.shards(axes), "M": numbers}
         return Sized(Sharding("BVM", (logits.sharding["B"], axes, "")), sizes, "f32", "f32")
 
     def _one(self, t: Sized) -> Sized:
-        """A number a sequence."""
+        """One number for each sequence."""
         return Sized(Sharding("B", (t.sharding["B"],)), {"B": t.sizes["B"]}, "f32", "f32")
 
 

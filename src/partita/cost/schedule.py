@@ -1,7 +1,5 @@
 """In which order a phase runs: chunks of a prompt, layers over pipeline stages, microbatches through them.
 
-Pure formulas of models, sizes and seconds; which chips do the work, and how fast, is decided elsewhere.
-
 A batch is cut in microbatches of one size, the last ones padded to it. Each goes through the stages in order;
 a stage works on one at a time and hands its result to the next over a link, which carries one at a time too.
 The seconds given here are the least that this order takes, when nothing waits that need not: a lower bound.
@@ -23,9 +21,9 @@ from partita.specs.model import Model
 
 @dataclass(frozen=True)
 class Chunk:
-    """A step of every sequence, or several alike; only after the last one of a prompt are there logits.
+    """One step of every sequence, or several equal ones; only the last one of a prompt gives logits.
 
-    `queries` new tokens attend to `context` positions, their own included; None: to each other alone.
+    `queries` new tokens attend to `context` positions, their own included, or, if it is None, to each other.
     """
 
     queries: int
@@ -87,20 +85,21 @@ def split_layers(model: Model, stages: int) -> tuple[StageLayers, ...]:
 
 
 def _global_layers(model: Model, layers: int) -> int:
-    """Of the first `layers` layers, those that attend to everything."""
+    """How many of the first `layers` layers attend to everything."""
     if model.window is None:
         return layers
     return layers // model.global_period if model.global_period else 0
 
 
 def microbatches(batch: int, stages: int) -> tuple[int, int]:
-    """In how many microbatches a batch is cut, one a stage while it lasts, and sequences of the largest."""
+    """The number of microbatches a batch is cut into, one a stage if it has as many sequences, and the
+    sequences of the largest."""
     count = min(batch, stages)
     return count, -(-batch // count)
 
 
 def divided_microbatches(batch: int, stages: int, queries: int, most_tokens: int) -> tuple[int, int]:
-    """As `microbatches`, of a runtime that never pads: one a stage only where the stages divide the batch.
+    """The microbatches of a runtime that never pads: one a stage only where the stages divide the batch.
 
     Then a microbatch of `queries` new tokens each is halved while it is even and has more than `most_tokens`.
     With one stage a batch is never cut.
@@ -147,7 +146,8 @@ def flow_seconds(stage_seconds: Sequence[np.ndarray], hop_seconds: np.ndarray) -
 
 
 def _after(ready: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """When each job is done that is ready then and takes so long, one at a time: the recursion, unrolled."""
+    """When each job is done if it is ready at `ready`, takes `seconds`, and they run one at a time: the
+    recursion of `flow_seconds`, unrolled."""
     taken = np.cumsum(seconds)
     return taken + np.maximum.accumulate(ready - (taken - seconds))
 

@@ -9,7 +9,7 @@ written, each of the others is prefilled about once, and its prefill holds every
 requests are written at once, or as many as the memory holds; the cache of each is taken at its mean over the
 request, the prompt and half of the output. Chunked prefill moves the same work into other steps.
 
-Knows nothing about queues, and so not the time to the first token; nor about arrivals that are not steady.
+There are no queues here, and so no time to the first token; nor are there arrivals that are not steady.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ what the weights leave (free_gpu_memory_fraction)."""
 class Load:
     """What the clients do: requests of `prompt` tokens, each answered with `output`, `concurrency` at a time.
 
-    Numbers, or NumPy float arrays of as many loads.
+    Arrays describe as many loads.
     """
 
     prompt: Number
@@ -54,7 +54,7 @@ class Served:
 
     `multiply` is the format of matmuls' operands where the server quantises activations too; by default it is
     that of the activations. 8-bit floats have the bytes and the peak of "int8". Raises InputError where
-    pipeline stages are asked for, or not even one sequence fits the memory.
+    there are pipeline stages, or not even one sequence fits the memory.
     """
 
     setting: Setting
@@ -64,7 +64,8 @@ class Served:
 
     @cached_property
     def sequences(self) -> Number:
-        """Written at once: the clients', or as many as `MEMORY_SHARE` of the memory holds."""
+        """Sequences that are written at once: the clients', or as many as `MEMORY_SHARE` of the memory
+        holds."""
         wanted, chip = self.load.concurrency, self.setting.cluster.chip
         step = self._decode_step(wanted)
         left = MEMORY_SHARE * chip.hbm_bytes - chip.runtime_bytes - step.weight_bytes - step.activation_bytes
@@ -77,12 +78,12 @@ class Served:
 
     @cached_property
     def decode(self) -> Step:
-        """One token for every sequence."""
+        """The step that writes one token for every sequence."""
         return self._decode_step(self.sequences)
 
     @cached_property
     def prefill(self) -> Step:
-        """The prompt of one request."""
+        """The step that reads the prompt of one request."""
         return self._step(1, self.load.prompt, None)
 
     @cached_property
@@ -91,11 +92,12 @@ class Served:
         return replace(peaks, flops=self.setting.cluster.chip.peak(self.multiply)) if self.multiply else peaks
 
     def bound_seconds(self) -> Number:
-        """Between two tokens of a request, at peak."""
+        """Seconds between two tokens of a request, at peak."""
         return self._seconds(*(bound(ledger, self.peaks).step_seconds for ledger in self._ledgers))
 
     def estimated_seconds(self, profile: Profile) -> Number:
-        """Between two tokens of a request, with the efficiencies of a profile; never below the bound."""
+        """Seconds between two tokens of a request, with the efficiencies of a profile; never below the
+        bound."""
         peaks = self.peaks
         share = "int8_matmul_share"
         if self.multiply == "int8" and share in profile.constants:
@@ -114,7 +116,7 @@ class Served:
         return self._step(sequences, 1, self.load.prompt + self.load.output // 2)
 
     def _step(self, batch: Number, queries: Number, context: Number | None) -> Step:
-        """Of several loads the smallest says how the layout splits tokens."""
+        """A step; where there are several loads, the smallest decides how the layout splits tokens."""
         setting = self.setting
         if setting.stages != 1:
             raise InputError("stages", setting.stages, "a served load is priced without pipeline stages")

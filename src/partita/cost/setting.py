@@ -22,7 +22,9 @@ Phase = Literal["prefill", "decode"]
 
 @dataclass(frozen=True)
 class Setting:
-    """`mesh` has the chips of one stage; with one stage, the default, all of the cluster's.
+    """A model on a cluster, its formats and workload.
+
+    `mesh` has the chips of one stage; with one stage, the default, they are all of the cluster's.
 
     Errors of a mesh, format or number of stages that does not fit are raised when it is first used.
     """
@@ -41,7 +43,7 @@ class Setting:
 
     @cached_property
     def peaks(self) -> Peaks:
-        """Of one stage's chips and links."""
+        """The peaks of one stage's chips and links."""
         return peaks(self.cluster.chip, self.formats, mesh_links(self.mesh, self.stage_cluster))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""One step of one phase, priced: runs the program through the cost interpreter."""
+"""Prices one step of one phase: runs the program through the cost interpreter."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _caches(model: Model, layout: Layout) -> tuple[str, ...]:
 def sized_weights(
     ops: CostOps, model: Model, layout: Layout, padded: Mapping[str, Number]
 ) -> dict[str, Sized]:
-    """Every parameter as stored; one layer's for those of the layers. An int8 matrix holds its scale."""
+    """Every parameter as stored, those of the layers for one layer. An int8 matrix holds its scale."""
     rows, shardings = parameter_table(model), layout.storage.weights(model)
     return {
         name: _stored(

@@ -83,7 +83,7 @@ class Layout:
 
     @property
     def residual(self) -> str:
-        """Between blocks: tokens over the gathered axes, E over all others."""
+        """The residual between blocks: tokens over the gathered axes, E over all others."""
         return f"B_{self.tokens_b} L_{self.tokens_l} E_{self.e}{self.fg}{self.fk}"
 
     @property

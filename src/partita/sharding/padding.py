@@ -41,7 +41,7 @@ def union(first: str, second: str) -> str:
 def padded_heads(kv: int, group: int, over_k: int, over_g: int) -> tuple[int, int, int]:
     """What K heads split `over_k` ways and their groups split `over_g` ways cost, the least of which is best.
 
-    Padded heads in all, then K heads of a chip, then K heads in all.
+    They are padded heads in all, then K heads of a chip, then K heads in all.
     """
     padded = ceil_to(kv, over_k)
     return padded * ceil_to(group, over_g), padded // over_k, padded
@@ -50,7 +50,7 @@ def padded_heads(kv: int, group: int, over_k: int, over_g: int) -> tuple[int, in
 def whole_shares(kv: int, group: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """For each axis the ways it splits K: its size or, where it splits G instead, 1.
 
-    Of those that are as good by `padded_heads`, the ones where the first axes split K.
+    Among those that are equally good by `padded_heads` it is the one where the first axes split K.
     """
     total = math.prod(sizes)
 

@@ -1,8 +1,8 @@
-"""`reshard`: which collectives take a tensor from one sharding to another.
+"""Which collectives take a tensor from one sharding to another.
 
-Structural (it sees names, never sizes) and deterministic, so every interpreter of the program derives the
-same steps. The cheap order: slices first, reduce-scatter before all-reduce, all-to-all before all-gather.
-A collective adds or removes only the innermost axes of a dim; where the order is in the way, a
+`reshard` is structural (it sees names, never sizes) and deterministic, so every interpreter of the program
+derives the same steps. The cheap order: slices first, reduce-scatter before all-reduce, all-to-all before
+all-gather. A collective adds or removes only the innermost axes of a dim; where the order is in the way, a
 collective-permute of the (by then small) shard mends it.
 """
 
@@ -68,7 +68,7 @@ class Step:
 def reshard(source: Sharding, target: Sharding) -> tuple[Step, ...]:
     """Steps from `source` to `target`, which has the same dims and no partial sum that `source` lacks.
 
-    Raises ValueError where the dims differ or `target` asks for a partial sum.
+    Raises ValueError where the dims differ or `target` has a partial sum that `source` lacks.
     """
     if source.dims != target.dims:
         raise ValueError(f"cannot reshard {source} to {target}: other dims")

@@ -1,7 +1,7 @@
 """What a layout is before sizes are known: for one phase, the role each mesh axis plays.
 
 The named layouts are those of Pope et al. 2022, sections 3.2 and 3.3; any other combination is written as
-roles, `x=e,y=f,z=f-gathered`. Knows nothing about models or batches; `layout.py` resolves roles for them.
+roles, `x=e,y=f,z=f-gathered`. `layout.py` resolves roles for a model and a batch.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def splits_heads(*phases: AxisRoles) -> bool:
 def prefers_k(*phases: AxisRoles) -> tuple[bool, ...]:
     """Sorts axes with these roles, first those of decode, by which of them split the key/value heads first.
 
-    Of assignments that are as good, K goes where attention splits heads, so that the cache is split, and last
-    where it splits sequences, which G can be summed into.
+    Among assignments that are equally good, K goes where attention splits heads, so that the cache is split,
+    and last where it splits sequences, which G can be summed into.
     """
     return (
         *(phase.attention != "heads" for phase in phases),

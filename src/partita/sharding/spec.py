@@ -2,8 +2,8 @@
 
 `"B_xy L E_z"` is a tensor [B, L, E] whose batch is split over mesh axes x and y (x-major) and whose E is
 split over z; an axis not named holds replicas. `"B L F_yz partialsum-x"` is still to be summed over x
-(Pope et al. 2022, section 3.1). Parts are blocks, but cached positions S are dealt out (`deal.py`). Knows
-nothing about sizes, chips or JAX.
+(Pope et al. 2022, section 3.1). Parts are blocks, but cached positions S are
+interleaved (`interleave.py`). There are no sizes here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Sharding:
         return Sharding("".join(self.dims[i] for i in keep), tuple(self.axes[i] for i in keep), self.partial)
 
     def only(self, dims: str) -> Sharding:
-        """Of these dims alone, split as they are here; nothing is still to be summed."""
+        """The sharding of these dims alone, split as they are here; nothing is still to be summed."""
         return Sharding(dims, tuple(self[dim] for dim in dims))
 
     def summing(self, partial: str) -> Sharding:

@@ -1,4 +1,4 @@
-"""What a user describes: model, chip, cluster, workload. Knows nothing about layouts, times or JAX."""
+"""What a user describes: model, chip, cluster, workload."""
 
 from partita.specs.catalogue import (
     catalogue_model,

@@ -1,7 +1,5 @@
 """A cluster: chips of one kind joined by a fabric; and reading one from its name or a TOML file.
 
-Knows nothing about layouts, and nothing about times: it holds the figures that times are made from.
-
 A cluster of the catalogue is named with its shape, `tpu-v4:4x4x4`. Any other is a TOML file, of which this
 is a complete example (two nodes of eight GPUs; figures are in FLOP/s, bytes, bytes per second and seconds):
 

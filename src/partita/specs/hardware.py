@@ -1,7 +1,8 @@
 """Chips, the physical axes that join them, and families of clusters that have no shape yet.
 
 Every figure is the peak that a maker publishes; efficiencies are in `profile.py`. `tpu-v4` is a family: with
-the shape 4x4x4 its fabric is that of a cluster (`cluster.py`). Knows nothing about the mesh axes of a layout.
+the shape 4x4x4 its fabric is that of a cluster (`cluster.py`). The axes here are physical; the mesh axes of a
+layout are in `sharding`.
 """
 
 from __future__ import annotations

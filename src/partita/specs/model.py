@@ -1,7 +1,7 @@
 """What a Transformer is: its sizes and the choices that change its program, its parameters or its cache.
 
-Knows nothing about chips, layouts or files; `hugging_face/` and `checkpoints/` read files into it. It
-describes more than the engine runs yet: `beyond_engine` names what is only planned for.
+`hugging_face/` and `checkpoints/` read files into it. It describes more than the engine runs yet:
+`beyond_engine` names what can only be planned for.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Llama3Scaling(_Scaling):
 
 
 class YarnScaling(_Scaling):
-    """As llama3, blended over the numbers of a head and not over frequencies (YaRN, arXiv 2309.00071)."""
+    """Like `Llama3Scaling`, but blended over the numbers of a head (YaRN, arXiv 2309.00071)."""
 
     kind: Literal["yarn"] = "yarn"
     factor: Stretch

@@ -2,7 +2,7 @@
 
 `parameter_table` has a row for every parameter of a model, one for those that every block has. Shapes,
 counts, shardings, scales and number formats derive from the rows, so that a new parameter or dim is added
-here and nowhere else. Knows no mesh, and nothing about where values come from.
+here and nowhere else.
 
 Dims: V vocabulary, E d_model, F d_ff, K key/value heads, G query heads that share one of them (query head
 h = k G + g), D head dim, S positions, M what lies side by side in one parameter: key and value, a gate and
@@ -71,12 +71,12 @@ class Parameter:
 
     @property
     def in_block(self) -> bool:
-        """Whether every block has one."""
+        """Whether every block has such a parameter."""
         return self.part in _BLOCK
 
     @property
     def quantisable(self) -> bool:
-        """Whether int8 weights hold it in int8."""
+        """Whether it is in int8 where the weights are."""
         return bool(self.channels)
 
     @property
@@ -90,8 +90,8 @@ class Parameter:
         return tuple(self.sizes[dim] for dim in self.channels)
 
     def sharding(self, e: str, f: str, fg: str, fk: str) -> str:
-        """How it is split, given the axes that a storage has on E, on F and V, and, of these, on query groups
-        and on KV heads."""
+        """How the parameter is split, given the axes that a storage has on E, on F and V, and, of these, on
+        query groups and on KV heads."""
         return self.stored.format(e=e, f=f, fg=fg, fk=fk)
 
     def padded_sizes(self, padded: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 Each constant has a physical meaning and a plausible range (`TERMS`), and in a profile a value with its 90%
 confidence interval, or the reason why it is fixed there and not fitted. With them comes what the profile was
-fitted to (`Region`) and how far held-out measurements lay from it (`residuals`). Knows nothing about how
-times are made of constants (`cost.estimate`), nor how constants are fitted (`measure.fit`).
+fitted to (`Region`) and how far held-out measurements lay from it (`residuals`). `cost.estimate` makes times
+of constants, and `measure.fit` fits them.
 
-A constant of links may be said for one kind of fabric, and within it for one kind of collective; the most
+A constant of links may be given for one kind of fabric, and within it for one kind of collective; the most
 special one counts: `switch/all-reduce/share`, else `switch/share`, else `share`'s neutral value.
 """
 
@@ -21,7 +21,7 @@ Phase = Literal["prefill", "decode"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 LEVELS = ("torus", "switch", "network")
 COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9)
-"""Of which intervals a profile may say how often they held (`Profile.coverage`)."""
+"""The intervals of which a profile may say how often they held (`Profile.coverage`)."""
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 
 Finite = Annotated[float, Field(allow_inf_nan=False, strict=True)]
@@ -109,18 +109,18 @@ class Region(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     parameters: Range
-    """Of the model."""
+    """Parameters of the model."""
     chips: Range
     tokens: Range
     """New tokens of all sequences in one step."""
     context: Range
     """Positions that a query attends to, its own included."""
     layouts: Kinds
-    """As `ffn/attention`."""
+    """Layouts, each written `ffn/attention`."""
     weights: Kinds
-    """Their formats."""
+    """Formats of the weights."""
     activations: Kinds
-    """Their formats."""
+    """Formats of the activations."""
     chip_names: Kinds
 
     @model_validator(mode="after")
@@ -133,13 +133,13 @@ class Region(BaseModel):
 
 
 class LeftOut(BaseModel):
-    """How far off a setting was, a table or a model or a number of chips, by a fit to all others."""
+    """How far off the times of one table, model or number of chips were by a fit to all others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     count: Annotated[int, Field(gt=0, strict=True)]
     median: Annotated[Finite, Field(ge=0)]
-    """Of the sizes of the logarithmic errors."""
+    """Median of the sizes of the logarithmic errors."""
     worst: Annotated[Finite, Field(ge=0)]
     inside: Share
     """The share of its times in the 90% interval that all others give."""
@@ -154,20 +154,21 @@ class Profile(BaseModel):
     source: str
     """What it was fitted to, by whom, and how."""
     clusters: tuple[str, ...] = ()
-    """Families of the catalogue that have it unless told otherwise."""
+    """Families of the catalogue that have it by default."""
     constants: dict[str, Constant]
     microbatch_tokens: Annotated[int, Field(gt=0, strict=True)] | None = None
-    """How the runtime cuts a batch for pipeline stages, where that is known: in one for each stage only if
-    the stages divide it, then in halves while one has more new tokens than this. None: always one a stage."""
+    """How the runtime cuts a batch for pipeline stages, where that is known: into one microbatch a
+    stage only if the stages divide it, and then into halves while one has more new tokens than this. None:
+    always into one a stage."""
     reduce: Float | None = None
-    """Format in which the runtime sends partial sums, where that is known, whatever a plan asks of another
-    runtime. None: as the plan says."""
+    """Format in which the runtime sends partial sums, where that is known, whatever the plan has. None: as
+    the plan has it."""
     compares: Annotated[bool, Field(strict=True)] = False
     """Whether it was fitted to layouts side by side on the same chips, so that plans may be ranked by it."""
     probe_seconds: Annotated[Finite, Field(gt=0)] | None = None
-    """Of the probe that says how fast the machine was when `partita calibrate` measured it."""
+    """Seconds of the probe, which tell how fast the machine was when `partita calibrate` measured it."""
     region: dict[Phase, Region] = Field(default_factory=dict)
-    """By phase. One that is not in it was not measured; nothing in it: what was fitted to is not said."""
+    """What was measured, by phase; a phase that was not measured is left out. Empty: it is not known."""
     residuals: tuple[Finite, ...] = ()
     """Natural logarithms of measured over estimated seconds, of measurements left out of the fit.
 
@@ -204,12 +205,13 @@ class Profile(BaseModel):
         return self
 
     def value(self, name: str) -> float:
-        """Of a constant of `TERMS`; its neutral value where the profile does not say."""
+        """The value of a constant of `TERMS`, neutral where the profile has none."""
         constant = self.constants.get(name)
         return TERMS[name].neutral if constant is None else constant.value
 
     def link(self, name: str, level: str, collective: str) -> float:
-        """Of a constant of `LINK_TERMS` on a level ("torus", "switch" ...) for a kind of collective."""
+        """The value of a constant of `LINK_TERMS` on a level ("torus", "switch" ...) for a kind of
+        collective."""
         for key in (f"{level}/{collective}/{name}", f"{level}/{name}"):
             if key in self.constants:
                 return self.constants[key].value
@@ -217,7 +219,8 @@ class Profile(BaseModel):
 
 
 def term_of(name: str) -> Term | None:
-    """What a constant's name stands for, `switch/all-reduce/share` included; None where it is none."""
+    """The term that a constant's name stands for, `switch/all-reduce/share` included; None for any other
+    name."""
     if name in TERMS:
         return TERMS[name]
     level, _, rest = name.partition("/")

@@ -1,7 +1,7 @@
 """What a user means by MODEL: a name of the catalogue, a folder, or a file.
 
-Knows the forms, not the contents: a `config.json` is read by `hugging_face/`, any other kind of file by
-the reader that the caller hands in, since the rooms that read checkpoints stand above this one.
+Only the forms are known here, not the contents: a `config.json` is read by `hugging_face/`, any other kind of
+file by the reader that the caller hands in, since the rooms that read checkpoints stand above this one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from partita.specs.wording import did_you_mean
 def resolve_model(text: str, readers: Mapping[str, Callable[[Path], Model]] | None = None) -> Model:
     """The model a text names: catalogue name or alias, folder with a `config.json`, or a file.
 
-    readers: what reads a file by its suffix, such as `{".gguf": model_from_gguf}`, or by its name in a
+    `readers` has what reads a file, by its suffix, such as `{".gguf": model_from_gguf}`, or by its name in a
     folder, such as `{"partita.json": ...}`. Files in `.json` are read here.
 
     Raises InputError on `model` where the text is none of these, and what the reader of a file raises.

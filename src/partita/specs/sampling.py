@@ -1,7 +1,6 @@
 """How one request is continued: how tokens are drawn, how many, and where the text ends.
 
-Names, ranges and defaults are those of OpenAI's API and of vLLM, but greedy is the default. Knows nothing
-about tokens' texts, logits or devices.
+Names, ranges and defaults are those of OpenAI's API and of vLLM, but greedy is the default.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from partita.errors import InputError
 
 MOST_LOGPROBS = 20
-"""Alternatives that may be asked for beside each token."""
+"""The most alternatives whose log-probabilities can be given beside each token."""
 GREEDY_BELOW = 1e-5
 """A temperature below this is 0: dividing by it would leave nothing but the best token either way."""
 
@@ -37,7 +36,7 @@ _COUNTS: dict[str, tuple[int, int]] = {
 
 
 class Sampling(BaseModel):
-    """Settings of one request; as they are by default, the most likely token is taken each time.
+    """The settings of one request. With the defaults the most likely token is taken each time.
 
     max_tokens: tokens written at most, at least 1.
     temperature: logits are divided by it, 0 to 100; 0 takes the most likely token, whatever else is set

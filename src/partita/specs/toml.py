@@ -45,7 +45,7 @@ def _axis(axis: PhysicalAxis) -> Iterator[str]:
 
 
 def _figure(value: float) -> str:
-    """As TOML takes a float: with a point or an exponent."""
+    """A float as TOML takes it: with a point or an exponent."""
     text = f"{value:.6g}"
     return text if any(mark in text for mark in ".e") else f"{text}.0"
 

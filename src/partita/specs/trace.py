@@ -6,7 +6,7 @@
 
 The first line names the columns, in any order: `prompt` and `output` in tokens are needed; `prefix`, the
 cached tokens at the start of the prompt, is 0 without a column; `weight`, how often the request comes, is 1.
-A column `arrival` is ignored. Blank lines are skipped. Knows nothing about what the requests are used for.
+A column `arrival` is ignored. Blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _rows(text: str) -> tuple[list[list[str]], list[int]]:
 
 
 def _traffic(rows: list[list[str]], lines: list[int]) -> Traffic:
-    """Raises ValueError with the line."""
+    """The requests of these rows. Raises ValueError with the line."""
     names = [name.strip().lower() for name in rows[0]]
     _check_header(names, lines[0])
     if len(rows) == 1:

@@ -1,8 +1,8 @@
-"""Traffic: the requests that are asked of a model, as a distribution of their lengths in tokens.
+"""Traffic: the requests that a model is sent, as a distribution of their lengths in tokens.
 
 Lengths have weights (`512:0.7,4096:0.3`); `Traffic` joins those of prompts, outputs and prefixes, and
-`Traffic.buckets` finds few whole requests that stand for many, with the same mean lengths. Knows nothing
-about when requests arrive, nor about how long anything takes.
+`Traffic.buckets` finds few whole requests that stand for many, with the same mean lengths. When
+requests arrive is not part of it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Lengths:
 
     @property
     def mean(self) -> float:
-        """Tokens; the mean over requests."""
+        """The mean length in tokens over all requests."""
         return float(self.tokens @ self.weight)
 
     @property

@@ -1,6 +1,6 @@
 """Durations, rates, bytes, shares and prices in, durations, bytes and counts out, in the units people write.
 
-Knows nothing about what is measured. Bytes are decimal: 1 GB is 10^9 bytes, and 1 GiB is 2^30.
+Bytes are decimal: 1 GB is 10^9 bytes, and 1 GiB is 2^30.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_range(seconds: float, around: tuple[float, float]) -> str:
-    """A duration and from where to where it may be: `31.2 ms (28 to 34.7 ms)`."""
+    """A duration and the range that it may be in: `31.2 ms (28 to 34.7 ms)`."""
     low, high = map(format_seconds, around)
     if low.split()[-1] == high.split()[-1]:
         low = low.split()[0]

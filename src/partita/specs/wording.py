@@ -1,7 +1,4 @@
-"""Wording of errors about input: near misses, and validation failures as one line.
-
-Knows nothing about what is being described; every other file of `specs` may use it.
-"""
+"""Wording of errors about input: near misses, and validation failures as one line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is asked of a model: how many sequences, how long, and in which portions their prompts are read.
-
-Knows nothing about the model, the chips or how long anything takes.
-"""
+"""The work that a model does: how many sequences, how long, and in which portions their prompts are read."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _MOST_CHUNKS = 10**6
 
 
 class Workload(BaseModel):
-    """Sequences of one shape. All fields are whole numbers; of at least 1, but for `prefix`.
+    """Sequences of one shape. All fields are whole numbers of at least 1, but `prefix` may be 0.
 
     prompt, output: tokens of one sequence read in prefill and written in decode.
     batch: sequences decoded together.
@@ -76,7 +73,7 @@ class Workload(BaseModel):
         )
 
     def resized(self, **sizes: int | None) -> Workload:
-        """The same workload with other sizes; all fields else as they are."""
+        """The same workload with these fields changed."""
         return Workload(**{**self.model_dump(), **sizes})
 
     @property

@@ -1,7 +1,7 @@
 """The catalogue: models, chips, families of clusters and efficiency profiles, as TOML files, with sources.
 
 Each entry is a table whose fields are those of `Model`, `Chip` or `ClusterFamily`, its key being the name.
-Its `sources` table says of every field where it comes from: keys are fields (several joined by commas;
+Its `sources` table gives the source of every field: keys are fields (several joined by commas;
 `fabric.links` for a field of the fabric's axes), values the source. A model or a family may list `aliases`.
 A profile is a file of its own in `profiles/`, and the measurements it was fitted to lie beside it.
 
@@ -9,7 +9,7 @@ A file in `models/` may hold a table `form`: fields that its entries share, with
 may name in `config` the repository on Hugging Face whose config.json its fields are from, save for those it
 has sources for.
 
-Knows nothing about files of the user's (`cluster.py`, `resolve.py`). Everything is read once.
+Everything is read once. Files of the user's are read by `cluster.py` and `resolve.py`.
 """
 
 from __future__ import annotations
@@ -94,12 +94,12 @@ def profile(name: str) -> Profile:
 
 
 def family_profile(family: str) -> Profile | None:
-    """The profile that clusters of a family have; None where there is none."""
+    """The profile that clusters of a family have, or None."""
     return next((found for found in _profiles().values() if family in found.clusters), None)
 
 
 def sources(kind: Kind, name: str) -> dict[str, str]:
-    """Where each field of an entry comes from: field -> source. Raises KeyError for an unknown entry."""
+    """The source of every field of an entry, by field. Raises KeyError for an unknown entry."""
     return _by_field(_table(kind)[name]["sources"])
 
 
@@ -129,7 +129,7 @@ _MODELS = ("palm", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gp
 
 @cache
 def _table(kind: Kind) -> dict[str, Entry]:
-    """Name -> entry, its `sources` complete, for "models", "chips" or "clusters"."""
+    """The entries of "models", "chips" or "clusters" by name, each with all its `sources`."""
     folder = files("partita.specs.catalogue")
     if kind != "models":
         return _toml(folder.joinpath(f"{kind}.toml"))
@@ -142,7 +142,7 @@ def _table(kind: Kind) -> dict[str, Entry]:
 
 
 def _profile_tables() -> dict[str, Entry]:
-    """Name -> fields of every file NAME.toml in `profiles/`; the measurements there have another dot."""
+    """The fields of every file NAME.toml in `profiles/` by name; files of measurements have a second dot."""
     folder = files("partita.specs.catalogue").joinpath("profiles")
     found = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
     stems = [name.removesuffix(".toml") for name in found]
@@ -161,7 +161,7 @@ def measured_rows(name: str) -> list[dict[str, str]]:
 
 
 def _with_form(entry: Entry, form: Entry) -> Entry:
-    """An entry with the fields and sources of its form, which are for what it does not say itself."""
+    """An entry with the fields and sources of its form, where it has none itself."""
     own = {key: value for key, value in entry.items() if key not in ("config", "sources")}
     sources = _by_field(form.get("sources", {}))
     sources = {field: text for field, text in sources.items() if field not in own}

@@ -1,9 +1,9 @@
 """A model from the `config.json` of a checkpoint in Hugging Face form.
 
-Knows nothing about the tensors beside it (`checkpoints/` does). Each family of models says in its own file
-how its fields are named and what they mean; here a file is read, checked and handed to its family. A field
-that would change the model's sizes or results and is not understood is refused by name. Fields that are
-absent take the defaults of the transformers library.
+The tensors beside it are read by `checkpoints/`. Each family of models says in its own file how its fields
+are named and what they mean; here a file is read, checked and handed to its family. A field that would change
+the model's sizes or results and is not understood is refused by name. Fields that are absent take the
+defaults of the transformers library.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ MODEL_TYPES = tuple(_FAMILIES)
 
 
 def model_from_config(source: str | os.PathLike[str] | Mapping[str, Any], name: str | None = None) -> Model:
-    """The model that a `config.json` describes; of one that also sees images, its language model.
+    """The model that a `config.json` describes, or its language model if it also sees images.
 
-    source: path of the file, or what it holds. name: by default that of the file's folder, and for a mapping
-    its `_name_or_path`, else its `model_type`.
+    `source` is the path of the file, or what it holds. `name` is by default that of the file's folder, and
+    for a mapping its `_name_or_path`, else its `model_type`.
 
     Raises InputError on the field of `config.json` that is missing, of a wrong type or not supported; on
     `model` where the file cannot be read.
@@ -63,7 +63,7 @@ def model_from_config(source: str | os.PathLike[str] | Mapping[str, Any], name: 
 
 
 def _reach(fields: Mapping[str, Any]) -> int | None:
-    """The longest context: YaRN reaches beyond what a file has, which may be the length before it."""
+    """The longest context: YaRN reaches beyond the length in the file, which may be the one before it."""
     context, scaling = fields.get("max_context"), fields.get("rotary_scaling")
     if context is None or scaling is None or scaling["kind"] != "yarn":
         return context
@@ -71,7 +71,7 @@ def _reach(fields: Mapping[str, Any]) -> int | None:
 
 
 def _family(config: Mapping[str, Any]) -> Family:
-    """That of the model_type; where it is missing any will do, for it is then named among the missing."""
+    """The family of the model_type; where that is missing any will do, for the error names it as missing."""
     model_type = config.get("model_type")
     if model_type is None:
         return _FAMILIES["llama"]

@@ -1,8 +1,8 @@
 """Reads a `config.json` and checks it: types, values that must be as they are, fields nobody understands.
 
-Knows nothing about families but what they declare. Harmless are fields that change no number a trained model
-computes: those of training, of generation, of other heads than that of a language model, and notes of the
-library that wrote the file. Their source: `PreTrainedConfig` and `GenerationConfig` of the transformers
+What a family accepts it declares itself (`family.py`). Harmless are fields that change no number a trained
+model computes: those of training, of generation, of other heads than that of a language model, and notes of
+the library that wrote the file. Their source: `PreTrainedConfig` and `GenerationConfig` of the transformers
 library, versions 4 and 5.
 """
 
@@ -50,7 +50,7 @@ _EXPERTS = re.compile(r"expert|moe", re.IGNORECASE)
 
 
 def check_types(family: Family, config: Config, where: str | None) -> None:
-    """Every field that is read is there and of its type; all that fail are named at once."""
+    """Checks that every field that is read is there and of its type; the error names all that are not."""
     missing = [name for name in ("model_type", *family.needed) if name not in config]
     if missing:
         names = ", ".join(missing)
@@ -91,9 +91,9 @@ def refuse_experts(family: Family, config: Config) -> None:
 
 
 def check_understood(family: Family, config: Config) -> None:
-    """Raises InputError on the first field that says something and is neither read nor known as harmless.
+    """Raises InputError on the first field that is set and is neither read nor known as harmless.
 
-    What is null, false, 0 or empty says nothing: it switches off what this version does not know.
+    What is null, false, 0 or empty is not set: it switches off what this version does not know.
     """
     known = {*family.needed, *family.counts, *family.numbers, *family.flags, *family.understood}
     known |= {"tie_word_embeddings", "max_position_embeddings"}
@@ -105,7 +105,7 @@ def check_understood(family: Family, config: Config) -> None:
 
 
 def _says_something(value: Any) -> bool:
-    """A number but 0, or a list of things: what experts are given by."""
+    """Whether a field is a number but 0, or a list: what experts are given by."""
     return (_is_number(value) and value != 0) or (isinstance(value, list) and len(value) > 0)
 
 

@@ -1,6 +1,6 @@
-"""What there is to say of a family of models, and the readings that several families share.
+"""What is declared of a family of models, and the readings that several families share.
 
-Knows no family: `llama.py`, `gemma.py`, `gpt.py` and `latent.py` each declare some.
+The families themselves are in `llama.py`, `gemma.py`, `gpt.py` and `latent.py`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def refuse(name: str, value: Any, accepted: str) -> InputError:
 
 
 def kv_heads(config: Config, heads: int, name: str = "num_key_value_heads") -> int:
-    """Key/value heads; as many as query heads where the file does not say."""
+    """Key/value heads; as many as query heads where the file has no number."""
     found = config.get(name, heads)
     if heads % found:
         raise InputError(name, found, f"must divide the attention heads ({heads})")
@@ -68,7 +68,7 @@ def kv_heads(config: Config, heads: int, name: str = "num_key_value_heads") -> i
 
 
 def head_dim(config: Config, d_model: int, heads: int) -> int:
-    """The file's own, or the width divided by the heads; even, for rotary positions."""
+    """The size of a head, from the file or the width divided by the heads; even, for rotary positions."""
     found = config.get("head_dim")
     if found is None:
         if d_model % heads:

@@ -43,7 +43,7 @@ def _gemma3(config: Config) -> dict[str, Any]:
 
 
 def _text(config: Config) -> Config:
-    """The language model of one that also sees images."""
+    """The fields of the language model, where the model also sees images."""
     inner = config.get("text_config")
     if not isinstance(inner, dict):
         raise refuse("text_config", inner, "an object, the configuration of the language model")

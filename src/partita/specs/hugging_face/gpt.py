@@ -101,14 +101,14 @@ def _falcon(config: Config) -> dict[str, Any]:
 
 
 def _falcon_names(config: Config) -> Config:
-    """The first files of the family call some sizes otherwise."""
+    """The fields under their usual names; the first files of the family have other names for some sizes."""
     names = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_kv_heads"}
     names["n_embed"] = "hidden_size"
     return {names.get(name, name): value for name, value in config.items()}
 
 
 def _gpt2_names(config: Config) -> Config:
-    """Sizes may have the names that they have in other families."""
+    """The fields under their own names; sizes may have the names that they have in other families."""
     names = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
     names["max_position_embeddings"] = "n_positions"
     return {names.get(name, name): value for name, value in config.items()}

@@ -1,8 +1,7 @@
 """Positions: rotary ones, in the forms that configurations have given them over the years, and windows.
 
 Older configurations have `rope_theta` and `rope_scaling`, newer ones one `rope_parameters`, which may hold an
-object for each kind of layer. Windows say which layers attend to the last tokens only. Knows nothing about
-the rest of a model.
+object for each kind of layer. Windows say which layers attend to the last tokens only.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PARTS = {
 
 
 def rotary(config: Config, base: float = 10_000.0, fraction: float = 1.0) -> dict[str, Any]:
-    """The fields of `Model` on rotary positions. base, fraction: the family's where the file has none.
+    """The fields of `Model` on rotary positions, with the family's base and fraction where the file has none.
 
     The fraction of MLA models is of the head's rotary part already, so theirs is 1.
     """
@@ -46,7 +45,7 @@ def rotary(config: Config, base: float = 10_000.0, fraction: float = 1.0) -> dic
 
 
 def local_base(config: Config, base: float) -> float:
-    """The base of the local layers. base: the family's where the file has none."""
+    """The base of the local layers, the family's where the file has none."""
     own = config.get("rope_parameters", {}).get("sliding_attention", {})
     kind = _kind("rope_parameters.sliding_attention", own)
     if kind != "default":
@@ -108,7 +107,8 @@ def _scaling(config: Config, name: str, scaling: Config) -> dict[str, Any] | Non
 def _attention_factor(
     scaling: Mapping[str, Any], factor: float, number: Callable[[str], float]
 ) -> float | None:
-    """Given, or from two scales of ln(factor) as DeepSeek has them; None where it is the usual one."""
+    """The factor in the file, or from two scales of ln(factor) as DeepSeek has them; None for the usual
+    one."""
     if "attention_factor" in scaling:
         return number("attention_factor")
     if scaling.get("mscale") and scaling.get("mscale_all_dim"):
@@ -127,7 +127,7 @@ WINDOW_FIELDS = (
 
 
 def windows(config: Config, period: int | None = None) -> dict[str, Any]:
-    """The fields of `Model` on windows. period: every how many layers one is global, in the family's form."""
+    """The fields of `Model` on windows; in the family's form one layer in every `period` is global."""
     window = config.get("sliding_window")
     types = config.get("layer_types")
     if types is not None:
@@ -136,7 +136,7 @@ def windows(config: Config, period: int | None = None) -> dict[str, Any]:
 
 
 def windows_above(config: Config) -> dict[str, Any]:
-    """As Qwen has it: with `use_sliding_window`, the layers from `max_window_layers` on are local."""
+    """The windows of Qwen: with `use_sliding_window`, the layers from `max_window_layers` on are local."""
     switch = config.get("use_sliding_window", False)
     if "layer_types" in config:
         found = windows(config)

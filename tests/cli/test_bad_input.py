@@ -94,7 +94,7 @@ CASES: list[tuple[tuple[object, ...], str, object, str]] = [
     (("plan", "palm-8b"), "on", None, "is needed: tpu-v4:4x4x4"),
     (("predict", *SMALL), "phase", None, "is needed: prefill or decode"),
     (("plan", *SMALL, "--batsh", 4), "--batsh", None, "did you mean --batch"),
-    (("models", "--bogus"), "--bogus", None, "is no option here; see partita models --help"),
+    (("models", "--bogus"), "--bogus", None, "is not an option here; see partita models --help"),
     (("plan", *SMALL, "more"), "arguments", None, "unexpected extra argument(s) (more)"),
     (("plot", *SMALL), "command", "plot", "accepted are plan, predict, explain, models"),
     # what is run

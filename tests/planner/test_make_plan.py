@@ -251,7 +251,7 @@ def test_an_unreachable_limit_is_refused_with_the_best_there_is(field: str):
     plan = make_plan(given)
     reached = plan.chosen.ttft_seconds if field == "max_ttft" else plan.chosen.tpot_seconds
     unreachable: dict[str, Any] = {field: reached / 10}
-    with pytest.raises(InputError, match="no layout keeps this limit: the fastest") as caught:
+    with pytest.raises(InputError, match="no layout meets this limit: the fastest") as caught:
         make_plan(given, **unreachable)
     assert caught.value.field == field
 

@@ -233,7 +233,7 @@ def test_a_comparison_by_hand():
     assert row(text, "decode  ") == ["decode", "ws2d/batch", "ws1d/heads"]
     assert row(text, "TTFT") == ["TTFT", "290 ms", "580 ms", "mine: 50.0% less"]
     assert row(text, "TPOT") == ["TPOT", "20 ms", "25 ms", "mine: 20.0% less"]
-    assert row(text, "output tokens") == ["output tokens a second", "900", "1.2K", "theirs: 33.3% more"]
+    assert row(text, "output tokens/s") == ["output tokens/s", "900", "1.2K", "theirs: 33.3% more"]
     assert row(text, "chip-ms") == ["chip-ms per output token", "4", "4", "same"]
     assert row(text, "decode MFU") == ["decode MFU", "14.0%", "12.5%", "mine: 12.0% more"]
     assert row(text, "decode memory") == ["decode memory per chip: kv", "2 GB", "3.04 TB"]
@@ -262,7 +262,7 @@ def test_a_comparison_shows_every_figure_and_who_is_better():
     assert format_bytes(b.decode.memory_bytes["kv"]) in text
     saved = 1 - a.decode.step_seconds / b.decode.step_seconds
     assert f"fast.json: {saved:.1%} less" in text
-    assert "asked: the same of both" in text
+    assert "setting: the same for both" in text
     estimated, bound = text.split("\nestimated")[1].split("\nbound")
     for part, by in ((estimated, "estimate"), (bound, "bound")):
         timed = [replace(pair, basis=by) for pair in (a, b)]

@@ -109,7 +109,7 @@ def test_a_rate_a_price_and_traffic_make_it_a_server(found: Plan):
     server = Advice(found).server
     text = words(text_of(shown(Advice(found, rate=rate, price=price))))
     assert f"an estimated {server.requests_per_second:.3g} prompts" in text
-    assert f"at 10 prompts a second {rate / server.requests_per_second:.0%} busy" in text
+    assert f"at 10 prompts/s it is {rate / server.requests_per_second:.0%} busy" in text
     # 8 chips are paid for 160 tokens a second, however idle they are
     assert f"{price * 8 / 3600 * 1e6 / (rate * 16):.4g} for a million output tokens at that rate" in text
     full = words(text_of(shown(Advice(found, price=price))))
@@ -123,7 +123,7 @@ def test_a_rate_a_price_and_traffic_make_it_a_server(found: Plan):
     assert least < cheapest
     assert f"{least:.4g} for a million output tokens, at least" in text
     traffic = Traffic.of(512, 16, 0)
-    assert "over 1 kinds of request" in words(text_of(shown(Advice(found, traffic=traffic))))
+    assert "over 1 request shape" in words(text_of(shown(Advice(found, traffic=traffic))))
 
 
 def test_another_plan_is_set_beside_it(found: Plan):
@@ -157,7 +157,7 @@ def test_pools_are_shown_beside_the_shared_chips(found: Plan):
     pools, cheapest = plan_disaggregated(request, clusters, 8), best_plan(request)
     text = words(text_of(shown(Advice(cheapest), pools)))
     cost, shared = pools.chip_seconds_per_output_token, cheapest.chosen.chip_seconds_per_output_token
-    assert f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second" in text
+    assert f"disaggregated: {pools.chips} chips sustain {pools.prompts_per_second:.3g} prompts/s" in text
     assert f"{abs(cost / shared - 1):.1%} {'less' if cost < shared else 'more'} than on shared chips" in text
     assert "chip-ms per output token by the estimate" in text
     for unit, say in ((pools.prefill, phase_text), (pools.decode, step_text)):

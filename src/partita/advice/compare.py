@@ -115,7 +115,7 @@ def _times(a: Pair, b: Pair) -> Iterator[Figure]:
     if prices[0] is not None and prices[1] is not None:
         paid = (cost[0] * prices[0] / 3600 * 1e6, cost[1] * prices[1] / 3600 * 1e6)
         yield Figure("price_per_million_output_tokens", "currency", *paid, "lower")
-    yield Figure("throughput", "tokens/s", _throughput(a), _throughput(b), "higher")
+    yield Figure("throughput", "tokens/s", a.output_tokens_per_second, b.output_tokens_per_second, "higher")
     for phase in ("prefill", "decode"):
         first, second = (_mfu(getattr(pair, phase), pair.basis) for pair in (a, b))
         yield Figure(f"{phase}_mfu", "share", first, second, "higher")
@@ -135,11 +135,6 @@ def _sizes(a: Pair, b: Pair) -> Iterator[Figure]:
             yield Figure(f"{phase}_memory_{part}", "bytes", held[0].get(part, 0), held[1].get(part, 0), None)
     chips = a.decode.setting.cluster.chips, b.decode.setting.cluster.chips
     yield Figure("chips", "chips", *chips, None)
-
-
-def _throughput(pair: Pair) -> float:
-    """Output tokens a second of all chips, prompts read in between."""
-    return pair.decode.setting.cluster.chips / pair.chip_seconds_per_output_token
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

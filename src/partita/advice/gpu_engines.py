@@ -193,7 +193,7 @@ def sglang(pair: Pair) -> EngineFlags:
         )
     if decode.batch > 1 and asked.replicas > 1:
         cannot.append(
-            "replicas beside attention over batch: --dp-size says one of them; start each replica alone"
+            "replicas besides attention over batch: --dp-size expresses one of them; start each replica alone"
         )
     differs = list(_formats(asked, "SGLang"))
     options = {
@@ -308,7 +308,7 @@ def _weights(phase: str, found: Split, engine: str) -> Iterator[str]:
     if found.e > 1:
         yield (
             f"2D weight-stationary {phase} ({found.e} x {found.f}): {engine} splits each matrix on one dim, "
-            "d_ff and heads, never on d_model besides"
+            "d_ff and heads, never on d_model as well"
         )
     if found.gathered > 1:
         yield (

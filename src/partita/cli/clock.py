@@ -58,7 +58,7 @@ def clocked(asked: Clocking, *, json: bool) -> None:
         show(table(phase), *summary(phase), "")
     show(
         f"Estimated by the profile {setting.cluster.name} before anything was measured; measured as the "
-        "median of interleaved visits, scaled by the probe beside each to the machine's best speed meanwhile."
+        "median of interleaved runs, each scaled by a probe beside it to the machine's best speed meanwhile."
         f"{_speed(phases)}"
     )
 
@@ -68,7 +68,7 @@ def _speed(phases: tuple[PhaseClock, ...]) -> str:
     if slower == 1:
         return ""
     change = f"{abs(slower - 1):.0%} {'slower' if slower > 1 else 'faster'}"
-    return f" The probe ran {change} than at calibration, which no time here is corrected by."
+    return f" The probe ran {change} than at calibration; no time here is corrected for that."
 
 
 def _predictions(asked: Clocking) -> list[Prediction]:
@@ -111,7 +111,7 @@ def _predictions(asked: Clocking) -> list[Prediction]:
             layout = f"{short.phase}'s layout {short.layout.roles}"
             raise InputError("model", asked.model, f"does not fit {cluster.name} in {layout}")
     if not found:
-        raise InputError("model", asked.model, f"fits {asked.on} in no layout of mesh {mesh}")
+        raise InputError("model", asked.model, f"no layout of it on mesh {mesh} fits {asked.on}")
     return found
 
 

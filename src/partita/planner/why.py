@@ -15,10 +15,10 @@ from partita.planner.request import Case
 from partita.planner.serving import server
 from partita.specs.units import format_bytes, format_range, format_seconds
 
-_BINDS = {
-    "compute": "the matmuls bind",
-    "weights": "reading the weights binds",
-    "kv": "reading the KV cache binds",
+_LIMITED_BY = {
+    "compute": "limited by the matmuls",
+    "weights": "limited by reading the weights",
+    "kv": "limited by reading the KV cache",
 }
 
 
@@ -89,16 +89,18 @@ def slower(ratio: float) -> str:
 
 def binding(prediction: Prediction) -> str:
     """What takes longest at peak, in words."""
-    binds = prediction.bound.binds
-    axes = binds.removeprefix("link:")
-    return _BINDS.get(binds) or f"the links of {'axis' if len(axes) == 1 else 'axes'} {axes} bind"
+    largest = prediction.bound.binds
+    axes = largest.removeprefix("link:")
+    return (
+        _LIMITED_BY.get(largest) or f"limited by the links of {'axis' if len(axes) == 1 else 'axes'} {axes}"
+    )
 
 
 def _ms(seconds: float) -> str:
     return format_seconds(float(seconds))
 
 
-_INSTEAD = "--by estimate plans for what is estimated"
+_INSTEAD = "--by estimate plans by the estimate"
 
 
 def about_the_estimate(chosen: Pair, asked: Sequence[Case]) -> Iterator[str]:
@@ -122,8 +124,8 @@ def _why(asked: Sequence[Case]) -> Iterator[str]:
     name = next((profile.name for profile in profiles if profile is not None and not profile.compares), None)
     if name is not None:
         yield (
-            f"ranked by the bound: profile {name} was not fitted to layouts side by side, so it foretells "
-            "times and cannot tell which layout is faster; --by estimate ranks by it all the same"
+            f"ranked by the bound: profile {name} was not fitted to layouts side by side, so it predicts "
+            "times but not which layout is faster; --by estimate ranks by it anyway"
         )
 
 
@@ -144,7 +146,7 @@ def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Cas
         chunk = " and the chunk before it" if case.interleaved else ""
         yield (
             f"decode: estimated {format_range(step, around)} a step{chunk}, over --max-tpot "
-            f"{format_seconds(tpot)}, which the bound keeps; {_INSTEAD}"
+            f"{format_seconds(tpot)}, which the bound meets; {_INSTEAD}"
         )
     if rate is not None:
         load = server(pair, case.request.traffic)
@@ -160,6 +162,6 @@ def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Cas
                 for p, d in zip(prefill.total_interval, decode.step_interval, strict=True)
             )
             yield (
-                f"estimated {load.requests_per_second:.3g} prompts a second ({slow:.3g} to {fast:.3g}), "
+                f"estimated {load.requests_per_second:.3g} prompts/s ({slow:.3g} to {fast:.3g}), "
                 f"below --rate {rate:.3g}/s, which the bound sustains; {_INSTEAD}"
             )

@@ -31,8 +31,8 @@ def rules(found: Sequence[Rule], phase: str) -> RenderableType:
 def crossovers(found: Sequence[Crossover]) -> RenderableType:
     """The nearest crossovers of one phase or both."""
     if not found:
-        return Text("no other of these layouts is better at any batch, context or prompt")
-    table = plain_table("phase", "crossover", "here", "becomes", "since it")
+        return Text("none of the other layouts is better at any batch, context or prompt")
+    table = plain_table("phase", "crossover", "here", "becomes", "because it")
     for crossing in found:
         side = "from" if crossing.value > crossing.here else "down from"
         table.add_row(

@@ -20,7 +20,7 @@ _LABELS = {
     "latency": "latency of a request",
     "cost": "chip-ms per output token",
     "price_per_million_output_tokens": "price of a million output tokens",
-    "throughput": "output tokens a second",
+    "throughput": "output tokens/s",
     "context": "longest context",
     "batch": "largest batch",
 }
@@ -31,14 +31,14 @@ def comparison(found: Comparison, a: str = "A", b: str = "B") -> Group:
 
     Times and what follows from them are shown by the estimate, where both plans have one, and by the bound.
     """
-    asked = plain_table("asked", a, b, cut=("asked",))
+    asked = plain_table("setting", a, b, cut=("setting",))
     for name, (mine, theirs) in found.setting.items():
         asked.add_row(name, Text(_short(mine)), Text(_short(theirs)))
     layouts = plain_table("layout", a, b, cut=("layout",))
     for phase, (mine, theirs) in found.layouts.items():
         layouts.add_row(phase, Text(mine), Text(theirs))
     parts: list[RenderableType] = [
-        asked if found.setting else Text("asked: the same of both"),
+        asked if found.setting else Text("setting: the same for both"),
         Text(),
         layouts,
     ]
@@ -57,7 +57,7 @@ def _figures(name: str, figures: Sequence[Figure], a: str, b: str) -> Table:
     return table
 
 
-NOTE = "Under bound times, costs and MFU are bounds. `partita glossary` defines these and every other figure."
+NOTE = "Times, costs and MFU under bound are bounds. `partita glossary` defines these and every other figure."
 
 
 def label(figure: Figure) -> str:

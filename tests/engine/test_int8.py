@@ -104,7 +104,7 @@ def compiled(step: Any, *args: Any) -> Any:
 
 
 def rows_of(part: Part, dims: str, layout: Layout, model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """Of keys or values of a layer: int8 [B, S, K, D] and the scale of every row [B, S, K], S in order."""
+    """Keys or values of a layer: int8 [B, S, K, D] and the scale of every row [B, S, K], S in order."""
     shards = [CUBE.size[axis] for axis in layout.attn_s]
     value = replicas_agree(part.value).transpose([dims.index(d) for d in "BSKD"])
     scale = replicas_agree(part.scale).transpose(0, 2, 1)

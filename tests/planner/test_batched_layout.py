@@ -231,7 +231,7 @@ def test_a_mesh_of_prime_axes_is_padded_alike(kv: int, group: int, size: int):
 
 
 def test_k_goes_where_the_cache_is_split_and_last_where_the_batch_is():
-    """Of two groups of two chips one can have K: that whose attention splits heads, and of such that of F."""
+    """One of two groups of two chips can have K: one whose attention splits heads, and F's before others."""
     model = a_model(2, 4)
     topology = Topology((Segment((4,), False),), ())
     order = [

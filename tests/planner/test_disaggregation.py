@@ -44,7 +44,7 @@ def slowed(clusters: Sequence[Cluster], factor: float) -> tuple[Cluster, ...]:
 
 
 def crossing_seconds(pools: DisaggregatedPlan, decode_units: int, bandwidth: float) -> float:
-    """Of one prefill's keys and values, layer by layer, between pools whose chips each send so many bytes."""
+    """Seconds that one prefill's keys and values, layer by layer, take between pools of such links."""
     model, workload = pools.prefill.prediction.setting.model, pools.prefill.prediction.setting.workload
     kept = workload.prompt if model.window is None else min(workload.prompt, model.window)
     tokens = model.global_layers * workload.prompt + model.local_layers * kept

@@ -50,7 +50,7 @@ def any_batch(given: Setting, objective: Objective, **limits: float) -> Plan:
 
 
 def times(prefill: Prediction, decode: Prediction, basis: Basis) -> tuple[float, float, float]:
-    """Of a prefill, of moving the cache, and of all decode steps."""
+    """Seconds of a prefill, of moving the cache, and of all decode steps."""
     profile = decode.setting.cluster.profile
     if basis == "bound":
         return prefill.step_seconds, reshard_seconds(prefill, decode), decode.total_seconds
@@ -65,7 +65,7 @@ def latency(prefill: Prediction, decode: Prediction, basis: Basis) -> float:
 
 
 def chip_seconds(prefill: Prediction, decode: Prediction, basis: Basis) -> float:
-    """Of one output token; prompts are read in as many prefills as the decode batch takes."""
+    """Chip-seconds of one output token; prompts are read in as many prefills as the decode batch takes."""
     read, moved, written = times(prefill, decode, basis)
     workload, chips = decode.setting.workload, decode.setting.cluster.chips
     prefills = -(-workload.batch // workload.prefill_batch)
@@ -107,7 +107,7 @@ SETTINGS = {
     ],
 )
 def test_no_pair_that_fits_is_better_than_the_chosen(name: str, objective: Objective, basis: Basis):
-    """Of the named layouts; the search has many more (tests/planner/test_brute_force.py prices those)."""
+    """The best of the named layouts; the search has many more (tests/planner/test_brute_force.py)."""
     given, score = SETTINGS[name], SCORES[objective]
     best = min(score(*pair, basis) for pair in every_pair(given))
     plan = make_plan(given, objective, top=7, basis=basis)

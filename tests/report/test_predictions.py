@@ -1,4 +1,4 @@
-"""Predictions as tables, and what is known of their estimates: what a reader is told, with its units."""
+"""Predictions as tables, and what is known of their estimates: what a reader is shown, with its units."""
 
 from dataclasses import replace
 
@@ -227,7 +227,7 @@ def test_a_profile_that_nothing_is_known_of_claims_nothing():
 
 
 def test_a_range_is_not_below_the_bound():
-    """Of a profile so near the bound that its range would reach below."""
+    """A prediction by a profile so near the bound that its range would reach below."""
     near = Profile(
         name="near", source="here", constants={"matmul_share": Constant(value=0.99, fixed="given")}
     )

@@ -1,6 +1,6 @@
-"""Two plans side by side: what was asked, what was chosen, and which is better by how much.
+"""Two plans side by side: their settings, their layouts, and which is better by how much.
 
-Both are priced by the same cost model, so what differs is the plans. Knows nothing about how it is shown.
+Both are priced by the same cost model, so what differs is the plans.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Figure:
     a: float
     b: float
     better: Literal["lower", "higher"] | None
-    """Which is better; None where it is neither, such as memory held."""
+    """Which is better; None where it is neither, such as memory used."""
 
     @property
     def change(self) -> float | None:

@@ -1,7 +1,4 @@
-"""The interface of checkpoints and its two implementations: over files, and over arrays in memory.
-
-Knows nothing about file formats, nor about what is done with the parameters.
-"""
+"""The interface of checkpoints and its two implementations: over files, and over arrays in memory."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ A line of text says which tensor, and how its axes are made of the letters of di
     "query_key_value.weight KTD E"          T: a key/value head's G queries, then its key, then its value
     "attn_q.weight KGd E"                   d: D with rotary pairs side by side, (2d, 2d + 1)
     "input_layernorm.weight E +1"           one is added to what is stored
-
-Knows nothing about families or file formats.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from partita.specs.parameters import Shape, all_parameters
 Read = Callable[[str, Index], np.ndarray]
 """Gives the values of a stored tensor, float32 or int8, at an index of it."""
 Ranges = Mapping[str, range]
-"""The part of each dim that is wanted, by letter."""
+"""The part of each dim to read, by letter."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class TensorPart:
 
 
 def _halves(values: np.ndarray, axis: int, wanted: range) -> np.ndarray:
-    """From pairs (2d, 2d + 1) along an axis to pairs (d, d + D/2), and of those the wanted ones."""
+    """The `wanted` positions of an axis, its pairs (2d, 2d + 1) reordered to pairs (d, d + D/2)."""
     size = values.shape[axis]
     order = np.arange(size).reshape(-1, 2).T.reshape(-1)
     return values.take(order[wanted.start : wanted.stop], axis)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Clocking:
-    """What to time, as the flags gave it. run: of the cluster's mesh, the one layout of each phase; None for
-    `layouts` of each."""
+    """What to time, as the flags give it. run: makes the one layout of each phase for the cluster's mesh;
+    None to time `layouts` of each."""
 
     model: str
     on: str | None
@@ -72,7 +72,7 @@ def _speed(phases: tuple[PhaseClock, ...]) -> str:
 
 
 def _predictions(asked: Clocking) -> list[Prediction]:
-    """Of both phases, priced on the cluster of --on. Raises InputError for wrong flags."""
+    """Both phases, priced on the cluster of --on. Raises InputError for wrong flags."""
     if asked.on is None:
         raise InputError("on", None, "--clock needs the cluster that partita calibrate --save wrote")
     if not 1 <= asked.seconds <= 3600:

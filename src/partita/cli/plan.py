@@ -144,7 +144,7 @@ def _other(path: Path) -> SavedPlan:
 
 
 def _price(plan: Plan, given: float | None) -> float | None:
-    """Of a chip-hour: as given, else as the cluster's file says."""
+    """The price of a chip-hour: as given, or else as the cluster's file says."""
     return plan.decode.setting.cluster.chip.price_per_hour if given is None else given
 
 

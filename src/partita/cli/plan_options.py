@@ -117,7 +117,7 @@ class Tokens:
         return {"prompt": self.prompt, "output": self.output, "prefix": self.prefix}
 
     def usual(self) -> dict[str, int]:
-        """What is not given."""
+        """The tokens of the options that are not given."""
         if self.preset is None:
             return {"prompt": 2048, "output": 64, "prefix": 0}
         return {"prompt": self.preset.prompt, "output": self.preset.output, "prefix": self.preset.prefix}
@@ -137,7 +137,7 @@ class Tokens:
         return Traffic.of(lengths["prompt"], lengths["output"], lengths["prefix"])
 
     def means(self, traffic: Traffic | None) -> dict[str, int]:
-        """Prompt, output and prefix of the workload: of traffic the means, rounded."""
+        """Prompt, output and prefix of the workload: for traffic, the rounded means."""
         if traffic is not None:
             prompt, prefix = max(1, round(traffic.mean_prompt)), round(traffic.mean_prefix)
             output = max(1, round(traffic.mean_output))

@@ -62,7 +62,7 @@ def check_tokens(sampling: Sampling, vocabulary: int) -> None:
 
 
 def drawn_only(sampling: Sampling) -> list[str]:
-    """Which settings were given that only a draw heeds."""
+    """The settings given that only matter to a random draw."""
     names = {"top_k": "--top-k", "top_p": "--top-p", "min_p": "--min-p", "seed": "--seed", "n": "--n"}
     return [flag for name, flag in names.items() if getattr(sampling, name) != getattr(Sampling(), name)]
 

@@ -1,8 +1,8 @@
 """Disaggregation: prefill and decode on chips of their own, each pool with its own copies of the weights.
 
 A pool is a number of equal units, each a cluster in one layout; keys and values of every prompt cross from
-one pool to the other. Pool sizes are balanced to the traffic: both take requests at one rate. Knows nothing
-about queues.
+one pool to the other. Pool sizes are balanced to the traffic: both take requests at one rate. Queues are
+not modelled.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class Exact:
                 return
 
     def _predict(self, setting: Setting, phase: Phase, roles: Roles, storage: Storage) -> Prediction:
-        """Kept: one phase's layout comes with many of the other's."""
+        """Cached, since one phase's layout comes with many of the other's."""
         workload = setting.workload
         key = (phase, setting.mesh, roles, storage, workload.batch, workload.prefill_batch)
         if key not in self._priced:

@@ -1,4 +1,4 @@
-"""Why there is no plan: nothing fits, with the smallest change that would, or what fits keeps no limit."""
+"""Why there is no plan: nothing fits, with the smallest change that would, or what fits misses a limit."""
 
 from __future__ import annotations
 

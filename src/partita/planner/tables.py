@@ -66,10 +66,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Pricing:
-    """What a step is and how its time is told.
+    """What a step is and how its time is computed.
 
-    queries: new tokens of each sequence. part: of the model, where it is not the whole. profile: of the
-    estimate, where seconds are not to be the bound; the host's time is left out.
+    queries: new tokens of each sequence. part: the part of the model, where it is not the whole. profile: the
+    estimate's, where seconds are not to be the bound; the host's time is left out.
     """
 
     chip: Chip
@@ -218,7 +218,7 @@ NEAR = 1e-9
 
 
 Micro = list[tuple[int, int]]
-"""For every batch the number of microbatches that it is cut into, and the sequences of the largest."""
+"""The number of microbatches that every batch is cut into, and the sequences of the largest."""
 
 
 @dataclass(frozen=True)

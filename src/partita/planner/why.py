@@ -1,4 +1,4 @@
-"""Why a pair of layouts was chosen, in sentences with numbers; and where its estimate speaks against it.
+"""Why a pair of layouts was chosen, in sentences with numbers; and where its estimate contradicts it.
 
 A plan by the bound says why the estimate did not rank it, and which limits the estimate breaks.
 """
@@ -106,7 +106,7 @@ _INSTEAD = "--by estimate plans by the estimate"
 def about_the_estimate(chosen: Pair, asked: Sequence[Case]) -> Iterator[str]:
     """Sentences about a pair chosen by the bound; none where it was chosen by the estimate.
 
-    asked: as the user did, each with the same limits and the same `basis`.
+    asked: the cases of the user's request, which share its limits and `basis`.
     """
     if chosen.basis != "bound":
         return
@@ -130,7 +130,7 @@ def _why(asked: Sequence[Case]) -> Iterator[str]:
 
 
 def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Case) -> Iterator[str]:
-    """Limits that the bound keeps and the estimate of the same pair does not."""
+    """Limits that the bound meets and the estimate of the same pair does not."""
     ttft, tpot, rate = case.request.max_ttft, case.request.max_tpot, case.request.rate
     if ttft is not None and pair.ttft_seconds > ttft:
         found = format_range(pair.ttft_seconds, prefill.total_interval)

@@ -1,4 +1,4 @@
-"""What a chosen plan is asked, for people: its rules, crossovers, sensitivities, other engines' flags."""
+"""The analyses of a chosen plan as tables: its rules, crossovers, sensitivities, other engines' flags."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def crossovers(found: Sequence[Crossover]) -> RenderableType:
 
 
 def sensitivities(found: Sequence[Sensitivity]) -> RenderableType:
-    """What each change of the chips would do to the objective, and to the choice where that was asked."""
+    """What each change of the chips would do to the objective, and to the choice where that was requested."""
     asked = any(each.changes_choice is not None for each in found)
     more = ("layouts",) if asked else ()
     table = plain_table("with", "the objective is", "against", "change", "elasticity", *more)

@@ -27,7 +27,7 @@ _LABELS = {
 
 
 def comparison(found: Comparison, a: str = "A", b: str = "B") -> Group:
-    """What was asked differently, the layouts, then every figure; `a` and `b` name the plans.
+    """The settings that differ, the layouts, then every figure; `a` and `b` name the plans.
 
     Times and what follows from them are shown by the estimate, where both plans have one, and by the bound.
     """

@@ -1,4 +1,4 @@
-"""A plan for people: the layouts, why, what comes next, and what else was asked."""
+"""A plan as text: the layouts, why they were chosen, the runners-up, and the analyses."""
 
 from __future__ import annotations
 

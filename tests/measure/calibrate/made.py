@@ -86,7 +86,7 @@ def truth(machine: Machine) -> Profile:
 
 
 def seconds(key: Key, on: Cluster, profile: Profile) -> float:
-    """Of one program, without noise."""
+    """Seconds of one program, without noise."""
     match key:
         case matmul.Matmul():
             formats = Formats(weights=key.dtype, activations=key.dtype, kv=key.dtype)
@@ -106,7 +106,7 @@ def programs(machine: Machine) -> list[Key]:
 
 
 def timings(machine: Machine, seed: int, noise: float = 0.03) -> Timings[Key]:
-    """Of all programs, as `truth` has them, with log-normal noise."""
+    """Measurements of all programs, as `truth` has them, with log-normal noise."""
     on, profile, random = cluster(machine), truth(machine), np.random.default_rng(seed)
     found = {}
     for key in programs(machine):
@@ -116,7 +116,7 @@ def timings(machine: Machine, seed: int, noise: float = 0.03) -> Timings[Key]:
 
 
 def bound_seconds(key: Key, on: Cluster) -> float:
-    """Of one program, by the roofline at the cluster's peaks."""
+    """Seconds of one program, by the roofline at the cluster's peaks."""
     match key:
         case matmul.Matmul(dtype=dtype):
             arithmetic = key.entry.flops / on.chip.peak(dtype)

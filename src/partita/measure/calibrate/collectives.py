@@ -47,7 +47,7 @@ class Collective:
 
     @property
     def sent_bytes(self) -> float:
-        """By each chip, as the ledger counts them."""
+        """Bytes that each chip sends, as the ledger counts them."""
         if self.kind == "all-gather":
             return self.bytes * (self.chips - 1)
         if self.kind == "collective-permute":
@@ -56,13 +56,13 @@ class Collective:
 
     @property
     def copied_bytes(self) -> float:
-        """With its own shard, as threads of one memory copy it."""
+        """Bytes with the chip's own shard, as threads of one memory copy it."""
         own = 0 if self.kind == "collective-permute" else 1
         return self.sent_bytes * (1 + own / (self.chips - 1))
 
     @property
     def times(self) -> int:
-        """In one program, one after the other."""
+        """Repeats in one program, one after the other."""
         return 8 if self.bytes * self.chips <= 2**22 else 2
 
     def __str__(self) -> str:

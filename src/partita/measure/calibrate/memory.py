@@ -28,7 +28,7 @@ class Read:
 
     @property
     def read_bytes(self) -> int:
-        """By the program, on each device."""
+        """Bytes that the program reads on each device."""
         return self.bytes * self.times
 
     def __str__(self) -> str:

@@ -26,7 +26,7 @@ from partita.specs.hardware import Chip, PhysicalAxis
 Key = matmul.Matmul | memory.Read | collectives.Collective | layers.Layered
 
 BUDGET_SECONDS = 60.0
-"""For the clock; compiling comes to it."""
+"""Seconds of measuring; compiling takes more."""
 
 _HEADROOM = 1.05
 """Peaks over the best rates seen: what was seen has starts in it, and a clock repeats within some percent."""

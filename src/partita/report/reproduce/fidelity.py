@@ -290,7 +290,7 @@ def _settings(profiles: Sequence[str]) -> ExhibitTable:
 
 
 def _coverage(profiles: Sequence[str]) -> ExhibitTable:
-    """How often intervals held; nothing where all held-out times gave their width."""
+    """How often times lay in their intervals; nothing where all held-out times gave the width."""
     keys = {level: f"inside_{level * 100:.0f}" for level in COVERAGES}
     rows = []
     for name in profiles:

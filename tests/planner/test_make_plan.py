@@ -311,13 +311,13 @@ def test_nothing_is_promised_where_no_change_would_fit():
 # -- what is said ---------------------------------------------------------------------------------------
 
 
-def test_the_reasons_name_both_phases_what_binds_and_every_other_layout():
+def test_the_reasons_name_both_phases_what_limits_them_and_every_other_layout():
     plan = make_plan(SETTINGS["palm-540b, 64 chips, chat"])
     assert plan.explain() == "\n".join(plan.reasons)
     for phase, chosen in (("prefill", plan.prefill), ("decode", plan.decode)):
         said = [reason for reason in plan.reasons if reason.startswith(f"{phase}: ")]
         assert said[0].startswith(f"{phase}: {chosen.layout.roles}; ")
-        assert "bind" in said[0]
+        assert "limited by" in said[0]
         others = {reason.removeprefix(f"{phase}: ").split("/")[0].split(" ")[0] for reason in said[1:]}
         assert others == set(FFN) - {chosen.layout.roles.ffn}
 

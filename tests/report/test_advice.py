@@ -8,7 +8,7 @@ from tests.planner.pairs import NAMED, pair_of, phase_of
 from tests.planner.settings import palm, setting
 from tests.report.shown import text_of
 
-from partita.advice.compare import Comparison, Figure, compare
+from partita.advice.compare import ComparedFigure, Comparison, compare
 from partita.advice.crossover import Crossover, crossovers
 from partita.advice.gpu_engines import EngineFlags
 from partita.advice.jax_engines import other_engines, partition_specs
@@ -191,7 +191,7 @@ def test_crossovers_show_where_and_what():
     for crossing in found:
         assert f"{crossing.quantity} {crossing.value:,}" in text
         assert crossing.becomes in text
-    assert "no other of these layouts" in text_of(advice.crossovers([]))
+    assert "none of the other layouts" in text_of(advice.crossovers([]))
 
 
 @pytest.mark.parametrize("objective", ["latency", "cost", "context"])
@@ -218,13 +218,13 @@ def test_engines_show_commands_or_reasons():
 
 def test_a_comparison_by_hand():
     figures = (
-        Figure("tpot", "seconds", 0.02, 0.025, "lower"),
-        Figure("throughput", "tokens/s", 900.0, 1200.0, "higher"),
-        Figure("cost", "chip-seconds", 0.004, 0.004, "lower"),
-        Figure("decode_mfu", "share", 0.14, 0.125, "higher"),
-        Figure("decode_memory_kv", "bytes", 2e9, 3.04e12, None),
+        ComparedFigure("tpot", "seconds", 0.02, 0.025, "lower"),
+        ComparedFigure("throughput", "tokens/s", 900.0, 1200.0, "higher"),
+        ComparedFigure("cost", "chip-seconds", 0.004, 0.004, "lower"),
+        ComparedFigure("decode_mfu", "share", 0.14, 0.125, "higher"),
+        ComparedFigure("decode_memory_kv", "bytes", 2e9, 3.04e12, None),
     )
-    estimates = (Figure("ttft", "seconds", 0.29, 0.58, "lower"),)
+    estimates = (ComparedFigure("ttft", "seconds", 0.29, 0.58, "lower"),)
     settings = {"workload.batch": (64, 1024), "formats.kv": (None, "int8")}
     found = Comparison(settings, {"decode": ("ws2d/batch", "ws1d/heads")}, figures, estimates)
     text = text_of(comparison(found, "mine", "theirs"))

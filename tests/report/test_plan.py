@@ -31,6 +31,27 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+def _summary(found: Plan, basis: Basis) -> str:
+    """The line of TTFT, TPOT and throughput, the last from the times of both phases."""
+    prefill, decode = ((p if basis == "bound" else p.estimate) for p in (found.prefill, found.decode))
+    assert prefill is not None
+    assert decode is not None
+    moved = replace(found.chosen, basis=basis).reshard_seconds
+    seconds = (
+        found.decode.batch / found.prefill.batch * (prefill.total_seconds + moved) + decode.total_seconds
+    )
+    rate = found.decode.batch * found.decode.setting.workload.output / seconds
+    return (
+        f"{'estimated' if basis == 'estimate' else 'bound'}: TTFT {format_seconds(prefill.total_seconds)}, "
+        f"TPOT {format_seconds(decode.step_seconds)}, {_number(rate)} tokens/s, "
+        f"{_number(rate / found.decode.setting.cluster.chips)} tokens/s per chip"
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
     text = text_of(shown(Advice(found)))
     assert words(text).startswith(
@@ -44,13 +65,15 @@ def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
         assert format_seconds(phase.total_seconds) in text
         assert phase_text(phase.estimate) in text
     for reason in found.reasons:
-        assert reason in text
+        assert reason in words(text)
     assert len(found.runners_up) == 3
     for pair in found.runners_up:
         for phase in (pair.prefill, pair.decode):
             assert str(phase.layout.roles).split("/")[0] in text
         assert format_seconds(pair.latency_seconds) in text
     assert "runner-up by estimate: prefill" in text
+    assert _summary(found, "estimate") in text
+    assert _summary(found, "bound") in text
     estimates = [phase.estimate for phase in (found.prefill, found.decode)]
     ends = [sum(e.total_interval[i] for e in estimates if e is not None) for i in (0, 1)]
     switch = found.chosen.reshard_seconds

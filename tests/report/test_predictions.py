@@ -212,9 +212,11 @@ def with_profile(profile: Profile) -> Prediction:
 def test_what_is_known_of_a_range_is_said():
     known = catalogue_profile("tpu-v4")
     text = estimate_note([with_profile(known)]).plain
-    assert f"a 90% range; of measurements left out of its fit {known.coverage[-1]:.0%} lay in theirs" in text
+    assert (
+        f"a 90% range; {known.coverage[-1]:.0%} of the measurements left out of its fit lay in theirs" in text
+    )
     unchecked = estimate_note([with_profile(known.model_copy(update={"coverage": (), "left_out": {}}))]).plain
-    assert f"a 90% range, made of {len(known.residuals)} measurements left out of its fit" in unchecked
+    assert f"a 90% range, from {len(known.residuals)} measurements left out of its fit" in unchecked
 
 
 def test_a_profile_that_nothing_is_known_of_claims_nothing():

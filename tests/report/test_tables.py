@@ -34,7 +34,7 @@ def test_a_narrow_page_folds_or_cuts_words_and_keeps_whole_columns():
     ],
 )
 def test_what_limits_a_step_is_in_words(binds: str, words: str):
-    assert tables.binding_text(binds) == words
+    assert tables.limit_text(binds) == words
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from partita.errors import InputError
 from partita.specs.model import Model
 from partita.specs.parameters import Shape, all_parameters
 
-Read = Callable[[str, Index], np.ndarray]
+ReadStored = Callable[[str, Index], np.ndarray]
 """Gives the values of a stored tensor, float32 or int8, at an index of it."""
 Ranges = Mapping[str, range]
 """The part of each dim to read, by letter."""
@@ -81,7 +81,7 @@ class TensorPart:
         """The shape the stored tensor must have."""
         return tuple(axis.length for axis in self.axes)
 
-    def read(self, read: Read, wanted: Ranges, sizes: Mapping[str, int]) -> np.ndarray:
+    def read(self, read: ReadStored, wanted: Ranges, sizes: Mapping[str, int]) -> np.ndarray:
         """The values, their axes in the order of the parameter's dims."""
         asked = {**wanted, "D": range(sizes["D"])} if self.paired else wanted
         ranges = [axis.read_range(asked) for axis in self.axes]
@@ -115,7 +115,7 @@ class Source:
     def shape(self) -> Shape:
         return tuple(self.sizes[dim] for dim in self.dims)
 
-    def read(self, read: Read, index: Index, dtype: DTypeLike = np.float32) -> np.ndarray:
+    def read(self, read: ReadStored, index: Index, dtype: DTypeLike = np.float32) -> np.ndarray:
         """The values of the parameter at an index of it (() is all), contiguous in memory."""
         whole = (slice(None),) * len(self.dims) if index == () else index
         assert all(part.step in (None, 1) for part in whole), index

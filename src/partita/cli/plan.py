@@ -82,7 +82,7 @@ def command(
     """Choose the layouts of both phases that serve the objective best, by the estimate or the bound."""
     preset = None if regime is None else regimes.regime(regime)
     sizes = p.read_sizes(batch, prefill_batch, chunk, stages, preset)
-    tokens = p.Tokens(prompt, output, prefix, trace, preset)
+    tokens = p.TokenOptions(prompt, output, prefix, trace, preset)
     traffic = tokens.traffic()
     workload = p.read_workload(tokens, traffic, sizes, context, samples)
     request = PlanRequest(

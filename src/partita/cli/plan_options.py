@@ -77,7 +77,7 @@ Stages = Annotated[
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SizeOptions:
     """The sizes that `partita plan` may choose: each as given or None, and whether it is left open."""
 
     batch: int | None
@@ -89,7 +89,9 @@ class Sizes:
     auto_chunk: bool
 
 
-def read_sizes(batch: Text, prefill_batch: Text, chunk: Text, stages: Text, preset: Regime | None) -> Sizes:
+def read_sizes(
+    batch: Text, prefill_batch: Text, chunk: Text, stages: Text, preset: Regime | None
+) -> SizeOptions:
     """The batch is left open unless it is given, by its option or by a preset."""
     decoded, auto_batch = _whole_or_auto("batch", batch)
     auto_batch = auto_batch or (batch is None and preset is None)
@@ -100,11 +102,11 @@ def read_sizes(batch: Text, prefill_batch: Text, chunk: Text, stages: Text, pres
         decoded = preset.batch if decoded is None else decoded
         if prefilled is None and not auto_prefill_batch:
             prefilled = min(preset.prefill_batch, decoded)
-    return Sizes(decoded, prefilled, chunked, staged, auto_batch, auto_prefill_batch, auto_chunk)
+    return SizeOptions(decoded, prefilled, chunked, staged, auto_batch, auto_prefill_batch, auto_chunk)
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenOptions:
     """Tokens of the requests to plan for, as the options give them; a preset has those that they do not."""
 
     prompt: Text
@@ -166,7 +168,7 @@ class Tokens:
 
 
 def read_workload(
-    tokens: Tokens, traffic: Traffic | None, sizes: Sizes, context: int | None, samples: int
+    tokens: TokenOptions, traffic: Traffic | None, sizes: SizeOptions, context: int | None, samples: int
 ) -> Workload:
     """The workload to plan for; where sizes are left open, with the smallest."""
     workload = Workload(

@@ -30,7 +30,7 @@ from partita.cost.ledger import Ledger, Loop, Number, Sized
 from partita.cost.links import Links
 from partita.program.ops import Product
 from partita.program.options import RunOptions, gather_step, name_of, scatter_step
-from partita.sharding.reshard import Step
+from partita.sharding.reshard import ReshardStep
 
 
 def messages(chips: Number, entries: Number, two_way: bool) -> Number:
@@ -115,7 +115,7 @@ class CollectiveMatmulCosts:
     def _way(self, kind: str, scope: str = "") -> str:
         return self.run_options.way(name_of([*self._scope, *([scope] if scope else [])]), kind)
 
-    def _loops(self, step: Step, kind: str, scope: str = "") -> bool:
+    def _loops(self, step: ReshardStep, kind: str, scope: str = "") -> bool:
         """Whether it is on, and of any of the candidates a ring of more than one chip."""
         return self._way(kind, scope) != "none" and bool(np.any(self.shards(step.axes) > 1))
 
@@ -124,7 +124,7 @@ class CollectiveMatmulCosts:
             return self.einsum(p.text, y, p.weight, to=to)
 
     def _looped(
-        self, t: Sized, step: Step, kind: str, products: Sequence[tuple[Sized, Sized, Sized]]
+        self, t: Sized, step: ReshardStep, kind: str, products: Sequence[tuple[Sized, Sized, Sized]]
     ) -> Sized:
         """t after the step that is looped with the products noted last: the operands and result of each.
 
@@ -141,7 +141,7 @@ class CollectiveMatmulCosts:
         self.ledger.entries[-len(products) :] = dots
         return self._step(t, step, replace(loop, dots=tuple(dots)))
 
-    def permutations(self, t: Sized, step: Step, loop: Loop) -> Mapping[str, Any]:
+    def permutations(self, t: Sized, step: ReshardStep, loop: Loop) -> Mapping[str, Any]:
         """What differs in the ledger from the collective that they stand for."""
         shard = step.before if step.kind == "all-gather" else step.after  # its dim as it travels
         entries = t.sizes[step.dim] // self.shards(shard[step.dim])
@@ -171,4 +171,4 @@ class CollectiveMatmulCosts:
     def _wait(self, name: str, t: Sized) -> None: ...
 
     @abstractmethod
-    def _step(self, t: Sized, step: Step, loop: Loop | None = None) -> Sized: ...
+    def _step(self, t: Sized, step: ReshardStep, loop: Loop | None = None) -> Sized: ...

@@ -18,7 +18,7 @@ import numpy as np
 from partita.cost.ledger import Ledger, Number, Sized
 from partita.program.options import RunOptions
 from partita.sharding.interleave import INTERLEAVED
-from partita.sharding.reshard import Step
+from partita.sharding.reshard import ReshardStep
 from partita.specs.formats import BYTES
 
 STORED = ("weight", "cache", "read")
@@ -58,7 +58,7 @@ class LiveMemory:
         if done:
             self._all_waiting = sum(self._waiting.values())
 
-    def _hold_step(self, t: Sized, step: Step, before: Sized, moves: Number) -> None:
+    def _hold_step(self, t: Sized, step: ReshardStep, before: Sized, moves: Number) -> None:
         """A collective takes `before` to t; axes of one chip move nothing."""
         if t.kind in STORED:
             return
@@ -72,14 +72,14 @@ class LiveMemory:
                 held = np.maximum(held, 2 * size) if isinstance(held, np.ndarray) else max(held, 2 * size)
         self._hold(besides=held * moves)
 
-    def _copies(self, before: Sized, step: Step, moves: Number) -> Number:
+    def _copies(self, before: Sized, step: ReshardStep, moves: Number) -> Number:
         """How often a gathered weight is held until it has been multiplied with: XLA may well keep the blocks
         that it came in while the product has begun."""
         copies = moves * (2 if step.loses and self._twice(step, step.loses) else 1)
         arrays = isinstance(copies, np.ndarray) or isinstance(before.moved, np.ndarray)
         return np.maximum(before.moved, copies) if arrays else max(before.moved, copies)
 
-    def _twice(self, step: Step, dim: str) -> bool:
+    def _twice(self, step: ReshardStep, dim: str) -> bool:
         """Whether shards of a dim have to be put in place: it is dealt out, or they are blocks and others are
         in front of it."""
         return dim == INTERLEAVED or (self.run_options.backend.in_blocks and step.before.dims.index(dim) > 0)

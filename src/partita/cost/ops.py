@@ -19,17 +19,17 @@ from partita.cost.cache import Layers, kept_share
 from partita.cost.collective_matmul import CollectiveMatmulCosts
 from partita.cost.ledger import Entry, Ledger, Loop, Number, Sized
 from partita.cost.live_memory import STORED, LiveMemory
-from partita.cost.sampling import Draws
+from partita.cost.sampling import DrawCosts
 from partita.program.ops import Seen
 from partita.program.options import RunOptions
 from partita.sharding.layout import product
-from partita.sharding.reshard import Step, reshard
+from partita.sharding.reshard import ReshardStep, reshard
 from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
 
 
-class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
+class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, DrawCosts):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
     Of the `layers`, `local_layers` attend to the last `window` positions only and keep no more of them, dealt
@@ -143,7 +143,7 @@ class CostOps(LiveMemory, Layers, CollectiveMatmulCosts, Draws):
             t = self._step(t, step)
         return replace(t, scale=scale)
 
-    def _step(self, t: Sized, step: Step, loop: Loop | None = None) -> Sized:
+    def _step(self, t: Sized, step: ReshardStep, loop: Loop | None = None) -> Sized:
         """t after the step; with `loop` the permutations around a ring that stand for it."""
         before, shards = t, self.shards(step.axes)
         kind = "gathered" if t.kind == "weight" and step.kind != "slice" else t.kind

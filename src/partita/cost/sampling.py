@@ -35,7 +35,7 @@ _FULL = 12
 """A search, what is known of each token (three numbers), and how often it has been written after the step."""
 
 
-class Draws:
+class DrawCosts:
     """Sizes of what is drawn from logits [B L=1 V], all of it float32."""
 
     sizes: Mapping[str, Number]

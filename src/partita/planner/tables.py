@@ -103,7 +103,7 @@ def price_table(
 
 
 @dataclass(frozen=True)
-class Pass:
+class PricedRows:
     """Some rows at some batches, priced together; its numbers broadcast to the shape of `legal`.
 
     cells: their rows and batches, index arrays that broadcast too. Where there are many contexts, numbers
@@ -122,7 +122,7 @@ class Pass:
 
 def passes(
     space: Space, pricing: Pricing, batches: Sequence[int], context: float | np.ndarray | None
-) -> Iterator[Pass]:
+) -> Iterator[PricedRows]:
     """Prices every row at every batch; `context` may be an array [contexts], each then priced as well.
 
     A cell of rows and batches may come twice: the later one counts.
@@ -164,7 +164,7 @@ def passes(
         )
         most, profile = peaks(pricing.chip, pricing.formats, joined), pricing.profile
         time = bound(step.ledger, most) if profile is None else estimate(step.ledger, most, profile)
-        yield Pass((chosen, columns), axis_set.legal, step, time)
+        yield PricedRows((chosen, columns), axis_set.legal, step, time)
 
 
 def _alike(space: Space, queries: int) -> list[np.ndarray]:

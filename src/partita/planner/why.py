@@ -61,8 +61,8 @@ def _parts(prediction: Prediction, basis: Basis) -> str:
     """What a step is made of, at peak and as estimated."""
     bound = prediction.bound
     at_peak = (
-        f"{binding(prediction)}: compute {_ms(bound.compute_seconds)}, memory {_ms(bound.memory_seconds)}, "
-        f"communication {_ms(bound.communication_seconds)}"
+        f"{_limited_by(prediction)}: compute {_ms(bound.compute_seconds)}, "
+        f"memory {_ms(bound.memory_seconds)}, communication {_ms(bound.communication_seconds)}"
     )
     if basis == "bound":
         return at_peak
@@ -87,8 +87,8 @@ def slower(ratio: float) -> str:
     return f"is {abs(ratio - 1):.1%} {'slower' if ratio >= 1 else 'faster'}"
 
 
-def binding(prediction: Prediction) -> str:
-    """What takes longest at peak, in words."""
+def _limited_by(prediction: Prediction) -> str:
+    """What limits a step at peak, in words."""
     largest = prediction.bound.binds
     axes = largest.removeprefix("link:")
     return (
@@ -136,7 +136,7 @@ def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Cas
         found = format_range(pair.ttft_seconds, prefill.total_interval)
         yield (
             f"prefill: estimated {found} to the first token, over --max-ttft {format_seconds(ttft)}, which "
-            f"the bound keeps; {_INSTEAD}"
+            f"the bound meets; {_INSTEAD}"
         )
     step, around = pair.tpot_seconds, decode.step_interval
     if case.interleaved:  # a chunk of a prompt is read between two steps

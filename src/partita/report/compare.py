@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from partita.advice.compare import Comparison, Figure
+from partita.advice.compare import ComparedFigure, Comparison
 from partita.report.tables import plain_table
 from partita.specs.units import format_bytes, format_count, format_seconds
 
@@ -48,7 +48,7 @@ def comparison(found: Comparison, a: str = "A", b: str = "B") -> Group:
     return Group(*parts, Text(NOTE, style="dim"))
 
 
-def _figures(name: str, figures: Sequence[Figure], a: str, b: str) -> Table:
+def _figures(name: str, figures: Sequence[ComparedFigure], a: str, b: str) -> Table:
     table = plain_table(name, a, b, "better", right=(a, b), cut=(name, "better"))
     for figure in figures:
         table.add_row(
@@ -60,7 +60,7 @@ def _figures(name: str, figures: Sequence[Figure], a: str, b: str) -> Table:
 NOTE = "Times, costs and MFU under bound are bounds. `partita glossary` defines these and every other figure."
 
 
-def label(figure: Figure) -> str:
+def label(figure: ComparedFigure) -> str:
     """What a figure is called in a table."""
     if figure.name in _LABELS:
         return _LABELS[figure.name]
@@ -71,7 +71,7 @@ def label(figure: Figure) -> str:
     return f"{phase} MFU" if kind == "mfu" else figure.name
 
 
-def _verdict(figure: Figure, a: str, b: str) -> str:
+def _verdict(figure: ComparedFigure, a: str, b: str) -> str:
     winner, change = figure.winner, figure.change
     if winner is None or change is None:
         return "same" if figure.better and winner is None else ""
@@ -81,7 +81,7 @@ def _verdict(figure: Figure, a: str, b: str) -> str:
     return f"{a if winner == 'a' else b}: {by}"
 
 
-def _value(figure: Figure, value: float) -> str:
+def _value(figure: ComparedFigure, value: float) -> str:
     match figure.unit:
         case "seconds":
             return format_seconds(value)

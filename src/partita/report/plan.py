@@ -19,7 +19,7 @@ from partita.report import advice as shown
 from partita.report.compare import comparison
 from partita.report.frontier import frontier_table
 from partita.report.predictions import estimate_note, phase_text, prediction_table, step_text
-from partita.report.tables import binding_text, layout_text, plain_table
+from partita.report.tables import layout_text, limit_text, plain_table
 from partita.specs.units import format_bytes, format_count, format_range, format_seconds
 
 
@@ -217,7 +217,7 @@ def disaggregated(pools: DisaggregatedPlan, found: Plan) -> Group:
             *([say(prediction.estimate)] if len(times) == 2 else []),
             format_seconds(prediction.total_seconds if prefill else prediction.step_seconds),
             f"{unit.rate:.3g}",
-            binding_text(prediction.bound.binds),
+            limit_text(prediction.bound.binds),
         )
     cost, shared = pools.chip_seconds_per_output_token, found.chosen.chip_seconds_per_output_token
     # pools are for cost at any batch; another plan is no measure of them

@@ -10,7 +10,7 @@ from rich.text import Text
 from partita.cost.interval import COVERAGE, NOT_SAID
 from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction
-from partita.report.tables import binding_text, plain_table
+from partita.report.tables import limit_text, plain_table
 from partita.specs.profile import COVERAGES, Profile
 from partita.specs.units import format_bytes, format_count, format_range, format_seconds
 
@@ -56,7 +56,7 @@ def prediction_table(found: list[Prediction]) -> Table:
         ("  communication", [format_seconds(float(p.bound.communication_seconds)) for p in found]),
         ("  waiting for other stages", [_wait(p) for p in found]),
         ("phase, bound", [format_seconds(p.total_seconds) for p in found]),
-        ("limited by", [binding_text(p.bound.binds) for p in found]),
+        ("limited by", [limit_text(p.bound.binds) for p in found]),
         *_merit(found),
         ("memory per chip", [_memory(p) for p in found]),
         ("longest context", [format_count(p.max_context) for p in found]),

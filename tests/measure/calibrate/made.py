@@ -91,7 +91,7 @@ def seconds(key: Key, on: Cluster, profile: Profile) -> float:
         case matmul.Matmul():
             formats = Formats(weights=key.dtype, activations=key.dtype, kv=key.dtype)
             return matmul.estimated(key, peaks(on.chip, formats, mesh_links(Mesh.of(on.shape), on)), profile)
-        case memory.Read():
+        case memory.MemoryRead():
             return key.bytes * key.times / on.chip.hbm_bandwidth
         case collectives.Collective():
             return collectives.estimated(key, on, profile)
@@ -121,7 +121,7 @@ def bound_seconds(key: Key, on: Cluster) -> float:
         case matmul.Matmul(dtype=dtype):
             arithmetic = key.entry.flops / on.chip.peak(dtype)
             return key.layers * max(arithmetic, key.entry.weight_bytes / on.chip.hbm_bandwidth)
-        case memory.Read():
+        case memory.MemoryRead():
             return key.bytes * key.times / on.chip.hbm_bandwidth
         case collectives.Collective():
             links, axes = collectives.along(key, on)

@@ -21,7 +21,7 @@ from partita.measure.calibrate.matmul import filled
 from partita.measure.stopwatch import Run
 from partita.planner.space import prime_factors
 from partita.sharding.mesh import Mesh
-from partita.sharding.reshard import Step, reshard
+from partita.sharding.reshard import ReshardStep, reshard
 from partita.sharding.spec import parse
 from partita.specs.cluster import Cluster
 from partita.specs.profile import COLLECTIVES, Profile
@@ -116,7 +116,7 @@ def program(machine: Machine, collective: Collective) -> Run:
     return lambda: compiled(array)
 
 
-def _step(collective: Collective) -> Step | None:
+def _step(collective: Collective) -> ReshardStep | None:
     """As the program would have it; None of a permute, which has no sharding that asks for it alone."""
     if collective.kind == "collective-permute":
         return None

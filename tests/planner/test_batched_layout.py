@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.planner.batched_layout import Axis, AxisSet, layout, links, share_heads, spread
+from partita.planner.batched_layout import Axis, AxisSet, batched_axes, layout, links, share_heads
 from partita.planner.space import Segment, Space, Topology, axis_roles, cluster_topology, mesh_topology, rows
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.padding import assign_heads, ceil_to
@@ -44,7 +44,7 @@ def spread_out(
     topology: Topology, roles, counts, batches: list[int], queries: int, context: int = 100, enough=False
 ) -> AxisSet:
     batch = np.array([batches], dtype=float)
-    return spread(space(a_model(2, 4), topology, roles, counts), batch, queries, context, enough=enough)
+    return batched_axes(space(a_model(2, 4), topology, roles, counts), batch, queries, context, enough=enough)
 
 
 def product(axes: list[Axis], shape: tuple[int, int]) -> np.ndarray:
@@ -65,7 +65,7 @@ def test_the_axes_of_a_role_have_all_its_chips(heads, queries: int, batches: lis
     roles = axis_roles(model, TWO, "prefill")
     counts = rows(TWO, len(roles), 2)
     batch = np.array([batches], dtype=float)
-    found = spread(space(model, TWO, roles, counts), batch, queries, queries, enough=enough)
+    found = batched_axes(space(model, TWO, roles, counts), batch, queries, queries, enough=enough)
     for s in range(2):
         for c, role in enumerate(roles):
             mine = [a for a in found.axes if (a.segment, a.roles) == (s, role)]

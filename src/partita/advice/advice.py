@@ -12,7 +12,7 @@ from typing import Any
 
 from partita.advice.compare import compare
 from partita.advice.crossover import Crossover, crossovers
-from partita.advice.jax_engines import in_other_terms
+from partita.advice.jax_engines import other_engines_json
 from partita.advice.rule import Rule
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import Sensitivity, sensitivities
@@ -74,7 +74,7 @@ class Advice:
     @cached_property
     def other_engines(self) -> dict[str, Any]:
         """The plan as the configuration of other engines."""
-        return in_other_terms(self.plan.chosen)
+        return other_engines_json(self.plan.chosen)
 
     @cached_property
     def server(self) -> Server:

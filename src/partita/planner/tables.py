@@ -20,7 +20,7 @@ from partita.cost.roofline import Bound, bound, peaks
 from partita.cost.schedule import StageLayers, divided_microbatches, microbatches, split_layers, whole
 from partita.cost.setting import Phase
 from partita.cost.step import Step, price_step
-from partita.planner.batched_layout import layout, links, spread
+from partita.planner.batched_layout import batched_axes, layout, links
 from partita.planner.request import Case
 from partita.planner.space import Space, axis_roles, most_axes, rows
 from partita.specs.formats import BYTES, Formats
@@ -145,7 +145,7 @@ def passes(
     )
     for chosen, columns, enough in blocks:
         batch = np.array(batches, dtype=float)[columns]
-        axis_set = spread(space.only(chosen[:, 0]), batch, queries, seen, enough=enough)
+        axis_set = batched_axes(space.only(chosen[:, 0]), batch, queries, seen, enough=enough)
         sizes, joined = axis_set.sizes(), links(space.topology, axis_set)
         if many is not None:
             sizes = {name: size[:, :, None] for name, size in sizes.items()}

@@ -73,13 +73,13 @@ def other_engines(found: Sequence[EngineFlags], specs: dict[str, Any] | None = N
             for name, entry in tensors.items():
                 table.add_row(f"{phase} {name}".strip(), Text(entry["sharding"]), Text(entry["spec"]))
         parts += [table, Text()]
-    for terms in found:
-        if terms.expressible:
-            parts.append(Text.assemble((f"{terms.engine}: ", "bold"), terms.command))
-            parts += [Text(f"  but {text}") for text in terms.differs]
+    for flags in found:
+        if flags.expressible:
+            parts.append(Text.assemble((f"{flags.engine}: ", "bold"), flags.command))
+            parts += [Text(f"  but {text}") for text in flags.differs]
         else:
-            parts.append(Text.assemble((terms.engine, "bold"), " cannot express it:"))
-            parts += [Text(f"  {text}") for text in terms.cannot]
+            parts.append(Text.assemble((flags.engine, "bold"), " cannot express it:"))
+            parts += [Text(f"  {text}") for text in flags.cannot]
     return Group(*parts)
 
 

@@ -57,8 +57,8 @@ def plan(
     if other is not None:
         parts += [Text(), comparison(compare(found, other), "this plan", "the other")]
     if engines:
-        terms = other_engines(found.chosen)
-        parts += [Text(), shown.other_engines(terms, partition_specs(found.chosen))]
+        flags = other_engines(found.chosen)
+        parts += [Text(), shown.other_engines(flags, partition_specs(found.chosen))]
     return Group(*parts)
 
 

@@ -26,7 +26,7 @@ def unmeasured(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--save", "here.json"), "error: save: here.json: a cluster's file ends in .toml"),
+        (("--save", "here.json"), "error: save: here.json: a cluster's file must end in .toml"),
         (("--save", "none/here.toml"), "error: save: none/here.toml: cannot be written: No such file"),
         (("--seconds", "0"), "error: seconds: 0.0: 1 to 3600 are accepted"),
         (("--seconds", "nan"), "error: seconds: nan: 1 to 3600 are accepted"),

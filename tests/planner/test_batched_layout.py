@@ -93,7 +93,7 @@ def test_tokens_are_split_into_no_more_parts_than_there_are(queries: int, batche
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_where_there_is_a_sequence_for_every_chip_the_shortcut_is_the_same(phase):
-    """Then no split hangs on the batch, and query tokens stay whole."""
+    """Then no split depends on the batch, and query tokens stay whole."""
     roles = axis_roles(a_model(2, 4), TWO, phase)
     counts = rows(TWO, len(roles), 3)
     short, long = (

@@ -37,7 +37,7 @@ CASES = {
 ROOFS = {what: Case(what, 1, 1) for what in ("memory", "matmul")}
 WEIGHTS = ("f32", "int8", "bf16")
 LAYOUTS = "ws1d/heads,ws1d/heads"
-"""Of prefill and decode. On 8 devices none was faster (ws1d/batch, wg-x/batch)."""
+"""The layouts of prefill and decode. On 8 devices none was faster (ws1d/batch, wg-x/batch)."""
 VISITS = 3
 
 

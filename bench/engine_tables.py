@@ -46,7 +46,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def share(result: dict[str, Any], engine: dict[str, Any], case: str) -> float | None:
-    """Of the measured matmul rate that a prefill reached, or of the memory's that a decode step did.
+    """The share of the measured matmul rate that a prefill reached, or of the memory's that a decode did.
 
     A prefill's operations are those of the matmuls that its answer needs. A decode step reads every weight
     once, and the keys and values of each sequence's prompt.
@@ -63,7 +63,7 @@ def share(result: dict[str, Any], engine: dict[str, Any], case: str) -> float | 
 
 
 def prefill_flops(model: Model, tokens: int) -> float:
-    """Of the matmuls of one prompt: every token through every layer, to those before it; one unembedded."""
+    """FLOPs of a prompt's matmuls: each token through every layer, to those before it; one unembedded."""
     shapes = all_parameter_shapes(model)
     matrices = sum(math.prod(s) for n, s in shapes.items() if "layers." in n and "norm" not in n)
     attended = tokens * (tokens + 1) / 2

@@ -177,4 +177,4 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
         *(gpt_neox, gpt_neox_serial, gpt2, falcon, falcon_grouped),
     )
 }
-"""By name, what saves a tiny model of the family to a folder and returns it."""
+"""Functions that save a tiny model of the family to a folder and return it, by the family's name."""

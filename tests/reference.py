@@ -171,7 +171,7 @@ def rotary_turns(model: Model, local: bool) -> tuple[list[float], float]:
 
 
 def _llama3(scaling: Llama3Scaling, turn: float) -> float:
-    """By wavelength: long waves are stretched, short ones kept, those between partly stretched."""
+    """Scaling by wavelength: long waves are stretched, short ones kept, those between partly stretched."""
     wave, length = 2 * math.pi / turn, scaling.original_max_position
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     if wave < length / high:
@@ -183,7 +183,7 @@ def _llama3(scaling: Llama3Scaling, turn: float) -> float:
 
 
 def _yarn(scaling: YarnScaling, turns: Sequence[float], base: float, dim: int) -> list[float]:
-    """By the number of the pair, along a ramp between those that turn beta_fast and beta_slow times."""
+    """Scaling along a ramp between the pairs that turn beta_fast and beta_slow times."""
     ends = []
     for beta in (scaling.beta_fast, scaling.beta_slow):
         once = scaling.original_max_position / (beta * 2 * math.pi)

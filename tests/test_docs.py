@@ -78,7 +78,7 @@ def blocks(kind: str | None = None) -> list[Block]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of its headings, as MkDocs makes them."""
+    """The anchors of its headings, as MkDocs makes them."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.M)
     kept = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
     return {re.sub(r"[-\s]+", "-", heading) for heading in kept}

@@ -149,7 +149,7 @@ def test_relative_imports_of_a_package_start_inside_it():
 
 
 def test_everything_before_the_engine_is_imported_without_jax():
-    """In a process of its own: not by these modules, and not by any package that they import."""
+    """A process of its own shows it for these modules and for every package that they import."""
     modules = ["partita", "partita.errors"]
     modules += [module_of(file) for file in FILES if room_of(module_of(file)) in WITHOUT_JAX]
     code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"

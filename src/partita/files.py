@@ -35,7 +35,7 @@ def write_whole(path: Path, text: str | bytes, field: str) -> None:
     try:
         path = path.resolve()  # through links, which stay
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise InputError(field, path, "is no ordinary file; give the path of a file to write")
+            raise InputError(field, path, "is not a regular file; give the path of a file to write")
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(text.encode("utf-8") if isinstance(text, str) else text)

@@ -7,7 +7,7 @@ import pytest
 from tests.planner.pairs import pair_of
 from tests.planner.settings import palm
 
-from partita.advice.compare import Comparison, Figure, compare
+from partita.advice.compare import ComparedFigure, Comparison, compare
 from partita.cost.prediction import Prediction
 from partita.planner.pair import Pair
 from partita.specs import Formats
@@ -112,8 +112,8 @@ def test_json_is_plain(pairs: tuple[Pair, Pair]):
     ],
 )
 def test_the_better_one_wins(a, b, better, winner):
-    assert Figure("x", "seconds", a, b, better).winner == winner
+    assert ComparedFigure("x", "seconds", a, b, better).winner == winner
 
 
 def test_nothing_to_compare_with_is_no_change():
-    assert Figure("switch", "seconds", 0.0, 1.0, "lower").change is None
+    assert ComparedFigure("switch", "seconds", 0.0, 1.0, "lower").change is None

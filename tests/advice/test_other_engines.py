@@ -10,7 +10,7 @@ from tests.planner.pairs import pair_of
 from tests.planner.settings import palm, setting
 
 from partita.advice.gpu_engines import EngineFlags
-from partita.advice.jax_engines import in_other_terms, other_engines, partition_specs
+from partita.advice.jax_engines import other_engines, other_engines_json, partition_specs
 from partita.cost.prediction import Setting
 from partita.planner.pair import Pair
 from partita.sharding.mesh import parse_mesh
@@ -186,7 +186,7 @@ def test_queries_of_a_split_cache_are_whole_in_decode():
 
 
 def test_json_holds_jax_and_every_engine():
-    written = json.loads(json.dumps(in_other_terms(llama("ws1d/heads"))))
+    written = json.loads(json.dumps(other_engines_json(llama("ws1d/heads"))))
     assert [engine["engine"] for engine in written["engines"]] == [
         "vLLM",
         "SGLang",

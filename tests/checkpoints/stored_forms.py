@@ -194,7 +194,7 @@ def _heads(
 
 
 def _by_head(layer: Mapping[str, np.ndarray], bias: str) -> np.ndarray:
-    """Of each key/value head its queries, its key, its value."""
+    """The queries, the key and the value of each key/value head in turn."""
     queries, keys, values = _heads(layer, bias)
     return np.concatenate([row for k, group in enumerate(queries) for row in (*group, keys[k], values[k])])
 

@@ -66,7 +66,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], Model]] = {
         forms.FALCON_GROUPED,
     ),
 }
-"""By family, a config.json and the model that it describes."""
+"""A config.json and the model that it describes, by family."""
 
 
 def stored(family: str, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -94,7 +94,7 @@ CASES: list[tuple[tuple[object, ...], str, object, str]] = [
     (("plan", "palm-8b"), "on", None, "is needed: tpu-v4:4x4x4"),
     (("predict", *SMALL), "phase", None, "is needed: prefill or decode"),
     (("plan", *SMALL, "--batsh", 4), "--batsh", None, "did you mean --batch"),
-    (("models", "--bogus"), "--bogus", None, "is no option here; see partita models --help"),
+    (("models", "--bogus"), "--bogus", None, "is not an option here; see partita models --help"),
     (("plan", *SMALL, "more"), "arguments", None, "unexpected extra argument(s) (more)"),
     (("plot", *SMALL), "command", "plot", "accepted are plan, predict, explain, models"),
     # what is run
@@ -284,8 +284,8 @@ def test_a_plan_has_a_mesh_of_its_own(partita: Partita, tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "field", "value", "message"),
     [
-        ((), "prompt", None, "give --prompt TEXT or --prompt-ids 1,2,3"),
-        (("--prompt", "a", "--prompt-ids", "1"), "prompt", None, "one of the two"),
+        ((), "prompt", None, "give either --prompt TEXT or --prompt-ids 1,2,3"),
+        (("--prompt", "a", "--prompt-ids", "1"), "prompt", None, "give either --prompt TEXT or --prompt-ids"),
         (("--prompt-ids", "a"), "prompt-ids", "a", "joined by commas"),
         (("--prompt-ids", "1,,2"), "prompt-ids", "1,,2", "joined by commas"),
         (("--prompt-ids", "-1"), "prompt-ids", "-1", "joined by commas"),

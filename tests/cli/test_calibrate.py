@@ -26,7 +26,7 @@ def unmeasured(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--save", "here.json"), "error: save: here.json: a cluster's file ends in .toml"),
+        (("--save", "here.json"), "error: save: here.json: a cluster's file must end in .toml"),
         (("--save", "none/here.toml"), "error: save: none/here.toml: cannot be written: No such file"),
         (("--seconds", "0"), "error: seconds: 0.0: 1 to 3600 are accepted"),
         (("--seconds", "nan"), "error: seconds: nan: 1 to 3600 are accepted"),
@@ -58,7 +58,7 @@ def test_an_interrupt_leaves_the_old_file(partita: Partita, tmp_path, monkeypatc
 
 
 def test_it_makes_the_devices_it_is_asked_for():
-    """In a process of its own, where nothing has asked JAX for devices yet."""
+    """The command in a process of its own, where nothing has asked JAX for devices yet."""
     code = (
         "import sys, partita.measure.calibrate.run as run\n"
         "run.calibrate = lambda devices, *_: sys.exit(40 + len(devices))\n"
@@ -72,7 +72,7 @@ def test_it_makes_the_devices_it_is_asked_for():
 
 
 def test_what_it_writes_is_planned_for(partita: Partita, tmp_path, monkeypatch):
-    """On fewer programs than it takes to be good, so that it takes seconds."""
+    """A calibration on fewer programs than it takes to be good, so that it takes seconds."""
 
     def small(machine, of=layers.settings):
         return [step for step in of(machine) if step.model.name == "wide"][::2]

@@ -59,7 +59,7 @@ OPTIONS: list[tuple[tuple[object, ...], str, object, str]] = [
     (("--rate", "0/s"), "rate", "0/s", "above zero"),
     (("--rate=-3/s",), "rate", "-3/s", "above zero"),
     (("--rate", "nan/s"), "rate", "nan/s", "above zero"),
-    (("--rate", "10000/s"), "rate", "10000/s", "no layout sustains it: at most"),
+    (("--rate", "10000/s"), "rate", "10000/s", "no layout sustains it: the highest rate here is"),
     (("--price", "$2"), "price", "$2", "without a currency"),
     (("--price", 0), "price", "0", "above zero"),
     (("--price", "inf"), "price", "inf", "above zero"),

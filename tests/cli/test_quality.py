@@ -69,4 +69,4 @@ def test_a_text_that_is_none(partita: Partita, tiny: Path, tmp_path: Path):
     (tmp_path / "text").write_bytes(b"\xff\xfe\xff")
     ran = partita("quality", tiny, "--text", tmp_path / "text")
     assert ran.code == 2
-    assert ran.err == f"error: text: {tmp_path / 'text'}: is no text in UTF-8\n"
+    assert ran.err == f"error: text: {tmp_path / 'text'}: is not UTF-8 text\n"

@@ -9,7 +9,7 @@ from tests.cli.conftest import Partita
 def test_generate_prints_one_object_and_the_same_tokens_as_a_plan_says(
     partita: Partita, tiny: Path, tmp_path: Path
 ):
-    """From text on two devices, from token ids on two as a plan file says."""
+    """It runs from text on two devices, and from token ids on two as a plan file says."""
     layout = ("--mesh", "x=2", "--ffn", "wg-x", "--attention", "heads")
     found = partita("generate", tiny, "--prompt", "ab", "--max-tokens", 3, *layout, "--json").json
     assert found.keys() >= {

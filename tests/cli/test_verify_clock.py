@@ -99,7 +99,7 @@ def test_a_model_that_does_not_run_or_fits_nowhere(partita: Partita, tiny: Path,
     changed(here, f"hbm_bytes = {CLUSTER.chip.hbm_bytes}", "hbm_bytes = 1000")
     error = refused(partita, "verify", tiny, "--clock", "--on", here)
     assert (error["field"], error["value"]) == ("model", str(tiny))
-    assert error["message"] == f"fits {here} in no layout of mesh x=2"
+    assert error["message"] == f"no layout of it on mesh x=2 fits {here}"
     error = refused(partita, "verify", tiny, "--clock", "--on", here, "--ffn", "ws1d")
     assert error["message"] == "does not fit here in prefill's layout ws1d/batch"
 
@@ -148,4 +148,4 @@ def test_people_see_a_row_for_each_layout_and_what_it_comes_to(partita: Partita,
     assert shown.count("within the 90% interval") == 2
     assert "pick" in shown
     assert "Estimated by the profile here before anything was measured;" in shown
-    assert "The probe ran 100% faster than at calibration, which no time here is corrected by." in shown
+    assert "The probe ran 100% faster than at calibration; no time here is corrected for that." in shown

@@ -88,7 +88,7 @@ def test_candidates_priced_in_one_pass_equal_each_priced_alone(
     candidates: list[dict[str, int]],
     formats: Formats,
 ):
-    """To rounding: arrays are divided by their shards first, so that the large ones are touched least."""
+    """Equal to rounding: arrays are divided by their shards first, so that large ones are touched least."""
     first = candidates[0]
     mesh = Mesh(AXES, tuple(first[axis] for axis in AXES))
     phases = [parse_roles(*roles, AXES) for roles in (decode, prefill)]

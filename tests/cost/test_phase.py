@@ -77,7 +77,7 @@ def test_chunks_read_every_new_token_once_and_see_all_before_it(prompt: int, dat
 def test_attention_counts_exactly_the_pairs_that_the_mask_leaves(
     queries: int, before: int, window: int | None, batch: int
 ):
-    """Of both products of a layer, against masks written out; and the cache that must be read."""
+    """FLOPs of both products of a layer, against masks written out; and the cache that must be read."""
     model = TINY.model_copy(update={"layers": 1, "window": window})
     mesh, roles = Mesh.of((1,)), parse_layout("ws1d/heads", "x")
     layout = resolve(roles, plan_storage(model, mesh, roles, roles), mesh, batch, queries)

@@ -56,7 +56,7 @@ def tiny(
 
 
 def scale_bytes(over_e: int, heads: int = 48) -> int:
-    """Of 64 chips, each one's float32 scales of PALM's matrices in int8, one for each output channel.
+    """Bytes on each of 64 chips of the float32 scales of PALM's int8 matrices, one for each output channel.
 
     Channels of E are split over `over_e` chips, those of heads, F and vocabulary over the others; every chip
     has the one KV head's.

@@ -1,4 +1,4 @@
-"""The roofline on ledgers written by hand: what adds up, what hides behind what, and what binds."""
+"""The roofline on ledgers written by hand: what adds up, what hides behind what, and what limits a step."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def test_communication_is_added_to_the_larger_of_compute_and_memory(
         ({"compute": 1, "weights": 4, "kv": 1, "x": 4}, "weights"),
     ],
 )
-def test_what_binds_is_the_largest_part(costs: dict[str, float], binds: str):
+def test_the_largest_part_limits_a_step(costs: dict[str, float], binds: str):
     assert bound(ledger(**costs), ONE).binds == binds
 
 

@@ -172,7 +172,7 @@ def test_a_decode_is_the_sum_of_its_steps_in_stages_too():
 
 
 def test_flops_and_collectives_are_those_of_all_microbatches():
-    """Of a chip in the longest stage: three microbatches of two, two layers and the head each."""
+    """The figures of a chip in the longest stage: three microbatches of two, two layers and the head each."""
     found = staged(3, "decode", batch=6, context=30)
     alone = staged(1, "decode", TINY.model_copy(update={"layers": 2}), nodes(1), batch=2, context=30)
     assert found.as_json()["flops"] == 3 * alone.as_json()["flops"]
@@ -200,7 +200,7 @@ def test_a_chip_holds_its_stage_and_the_cache_of_all_sequences():
 
 
 def test_the_stage_that_holds_most_decides_what_fits():
-    """Of 17 layers every sixth is global: the two middle stages have one each, and so the larger caches."""
+    """Every sixth of 17 layers is global: the two middle stages have one each, and so the larger caches."""
     found = staged(4, "decode", HYBRID, batch=8, context=200)
     ends, middle = (
         (StageLayers(0, 5, unembeds=False), StageLayers(0, 4, embeds=False)),

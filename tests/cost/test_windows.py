@@ -58,7 +58,7 @@ ALONE = Mesh("x", (1,))
 
 
 def attention_flops(step: Step, column: str = "needed_flops") -> float:
-    """Of scores and mixing, over all layers."""
+    """FLOPs of scores and mixing, over all layers."""
     entries = [e for e in step.ledger.entries if e.kind == "einsum" and "S" in e.what]
     return sum(getattr(e, column) * e.repeat for e in entries)
 
@@ -160,7 +160,7 @@ def test_the_ledger_tells_local_from_global_layers():
 
 
 def test_the_switch_moves_the_windows_alone():
-    """From heads to batch over 4 chips: an all-to-all of what each holds, 3/4 of it sent."""
+    """Heads to batch over 4 chips is an all-to-all of what each holds, 3/4 of it sent."""
     mesh, prompt = Mesh("x", (4,)), 8192
     heads, batch = (layout_of(GEMMA_3_27B, f"ws1d/{split}", mesh, batch=4) for split in ("heads", "batch"))
     ledger = price_cache_reshard(GEMMA_3_27B, heads, batch, mesh.size, BF16, StepShape(4, prompt))

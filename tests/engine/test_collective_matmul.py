@@ -205,7 +205,7 @@ def test_bytes_and_flops_are_those_of_the_collective_and_the_einsum(axes: str, s
 
 
 def instructions(text: str) -> dict[str, tuple[str, list[str]]]:
-    """Of the compiled program's main computation, in its order: (what the program calls it, operands)."""
+    """The compiled program's main computation, in its order: (what the program calls it, operands)."""
     found, inside = {}, False
     for line in text.splitlines():
         inside = line.startswith("ENTRY") or (inside and not line.startswith("}"))
@@ -230,7 +230,7 @@ def needs(name: str, program: dict[str, tuple[str, list[str]]]) -> set[str]:
 @by_way
 @pytest.mark.parametrize("which", ["gathered", "scattered"])
 def test_each_permutation_can_run_beside_a_product(which: str, two_way: bool):
-    """In the compiled program: some product needs no permutation's result and is not needed by it."""
+    """Some product of the compiled program needs no permutation's result and is not needed by it."""
     sizes = {"x": 4}
     ring = Ring.over("x", sizes, two_way)
     plain = partial(jnp.einsum, preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""A request's tokens hang on its own prompt, settings and seed: not on mates, slots, chunks or layout."""
+"""A request's tokens depend on its own prompt, settings and seed, not on mates, slots, chunks or layout."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_tokens_where_the_context_is_split(prefill: str, decode: str):
 
 
 def test_both_phases_use_one_copy_of_the_weights():
-    model = tiny_model(d_ff=58)  # a size no other test has, so that its arrays can be told
+    model = tiny_model(d_ff=58)  # a size no other test has, so that its arrays can be recognised
     runs = engine(model=model)
     before = {name: _places(array) for name, array in runs.parameters.items()}
     requests = [Sampling(max_tokens=4, ignore_eos=True)] * len(PROMPTS)

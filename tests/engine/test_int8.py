@@ -16,7 +16,7 @@ from tests.combinations import tiny_model
 from tests.engine.bench import QUICK, TOLERANCE, replicas_agree
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
-from partita.engine.cache import Part
+from partita.engine.cache import CachePart
 from partita.engine.engine import Engine
 from partita.engine.requests import IDLE, arrays
 from partita.engine.steps import Programs
@@ -103,8 +103,8 @@ def compiled(step: Any, *args: Any) -> Any:
     return step.lower(*args).compile(compiler_options=QUICK)
 
 
-def rows_of(part: Part, dims: str, layout: Layout, model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """Of keys or values of a layer: int8 [B, S, K, D] and the scale of every row [B, S, K], S in order."""
+def rows_of(part: CachePart, dims: str, layout: Layout, model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """Keys or values of a layer: int8 [B, S, K, D] and the scale of every row [B, S, K], S in order."""
     shards = [CUBE.size[axis] for axis in layout.attn_s]
     value = replicas_agree(part.value).transpose([dims.index(d) for d in "BSKD"])
     scale = replicas_agree(part.scale).transpose(0, 2, 1)

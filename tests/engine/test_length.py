@@ -14,7 +14,7 @@ from tests.sizes import some
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.step import StepOptions, StepShape, price_step
-from partita.engine.cache import Part
+from partita.engine.cache import CachePart
 from partita.engine.parameters import place
 from partita.engine.steps import Programs
 from partita.measure.launches import Launch
@@ -136,7 +136,7 @@ def test_a_split_context_gives_the_logits_of_one_that_is_whole():
             assert pair[0].value.shape == parts[0].shape
             cache.append(
                 tuple(
-                    Part(jax.device_put(part, shape.value.sharding))
+                    CachePart(jax.device_put(part, shape.value.sharding))
                     for part, shape in zip(parts, pair, strict=True)
                 )
             )

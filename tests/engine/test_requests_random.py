@@ -46,7 +46,7 @@ def check(ask: Sampling, found: Completion) -> None:
 
 @pytest.mark.parametrize("count", some(1, [15, 63]))
 def test_random_requests(count: int):
-    """In batches of one shape, so that few steps are compiled; some need little of a draw, most all.
+    """Requests in batches of one shape, so that few steps are compiled; some need little of a draw, most all.
 
     Two batches are then mixed and asked again: with a seed, other batch-mates and slots make no difference.
     """

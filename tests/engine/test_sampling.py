@@ -143,7 +143,7 @@ def test_of_equal_logits_the_first_is_taken_and_none_is_cut_apart():
     ids=str,
 )
 def test_tokens_are_as_frequent_as_they_are_likely(settings: dict):
-    """Of 4,000 samples of one request; and of as many seeds, and positions."""
+    """Frequencies over 4,000 samples of one request, and over as many seeds, and positions."""
     rows, request = 4_000, Sampling(**settings)
     row = logits_of(1, 50, seed=3, spread=1.0)[0]
     logits = np.broadcast_to(row, (rows, 50))
@@ -250,7 +250,7 @@ def test_what_travels_is_what_the_cost_model_says(kind: Kind, text: str, rows: i
 
 
 def test_bytes_of_each_kind_in_closed_form():
-    """Of a row on 8 chips: greedy sends a pair, candidates are 128 numbers, a round sums 4, draws are 3."""
+    """A row on 8 chips: greedy sends a pair, candidates are 128 numbers, a round sums 4, draws are 3."""
     sent = [float(Drawing(8000, "B L V_xyz", CUBE).price(kind, 1).total("sent_bytes")) / 4 for kind in KINDS]
     rounds = ROUNDS * 2 * 4 * 7 / 8
     greedy, sampled = 7 * 2, 7 * (CANDIDATES + 3)

@@ -61,7 +61,7 @@ def programs_of(model: Model, mesh: Mesh, layout: str, formats: Formats, run_opt
 def test_bytes_and_flops_are_as_predicted_with_each_on_and_off(
     shape: tuple[int, int, int], layout: str, turn: int
 ):
-    """Of a prefill and a decode step; each switch in one of the formats, every format in some, and with every
+    """A prefill and a decode step; each switch in one of the formats, every format in some, and with every
     other layout of the other model; in the full run of both."""
     mesh, seen = Mesh.of(shape), set()
     turns = itertools.cycle(MODELS.values())
@@ -120,7 +120,7 @@ def test_tokens_are_the_same_looped_and_in_base_2(kind: str):
 
 
 def engines(kind: str, layout: str, names: Iterable[str]) -> Iterator[tuple[str, Engine, list[np.ndarray]]]:
-    """With the switches of each name, and the reference's logits of the prompts."""
+    """Engines with the switches of each name, and the reference's logits of the prompts."""
     model, mesh = MODELS[kind], Mesh.of((2, 1, 4))
     parameters, roles = random_parameters(model, seed=3), parse_layout(layout, mesh.axes)
     right = [reference_logits(model, parameters, ids) for ids in PROMPTS]

@@ -53,12 +53,12 @@ LAYOUTS.sort(key=lambda each: expected(each).step_seconds)
 
 
 def run(prediction: Prediction, measured: float, slower: float = 1.0) -> ClockedStep:
-    """On a machine whose probe ran so much slower than when it was calibrated."""
+    """A step on a machine whose probe ran so much slower than when it was calibrated."""
     return ClockedStep(prediction, Timed(measured, measured * 1.1, 3), slower)
 
 
 def phase(*measured: float) -> PhaseClock:
-    """Of layouts by rising estimate."""
+    """Steps of layouts by rising estimate."""
     return PhaseClock("decode", tuple(run(p, m) for p, m in zip(LAYOUTS, measured, strict=False)))
 
 
@@ -127,7 +127,7 @@ def test_inside_is_the_share_of_times_in_their_intervals():
 
 
 def grouped(predictions: list[Prediction], room: int) -> list[list[Prediction]]:
-    """By devices with so many bytes, half of which may be used."""
+    """Groups on devices with so many bytes, half of which may be used."""
     here = replace(machine(jax.devices()[:2]), memory_bytes=2 * room)
     return list(module._groups(predictions, here))
 

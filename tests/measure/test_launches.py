@@ -34,7 +34,7 @@ def stored(ffn: str, attention: str) -> tuple[Steps, Roles]:
 )
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_a_step_gives_a_token_for_every_sequence(phase: Phase, ffn: str, attention: str, rows: int):
-    """Of three sequences; where they are split over two chips a fourth is made up."""
+    """Launches of three sequences; where they are split over two chips a fourth is made up."""
     made, roles = stored(ffn, attention)
     run = made.ready(roles, phase, batch=3, tokens=5)  # five tokens over two chips are six
     first = np.asarray(run())

@@ -80,7 +80,7 @@ def test_what_a_name_stands_for():
 
 
 def test_perplexity_is_what_the_reference_predicts():
-    """In float32, and in int8 of what the numbers stand for; a cache in int8 costs something of its own."""
+    """Logits in float32, and in int8 of what the numbers stand for; an int8 cache costs a little more."""
     checkpoint = MemoryCheckpoint(TINY, random_parameters(TINY, seed=2))
     held = in_int8(checkpoint)
     stood_for = {name: held.read(name) for name in all_parameter_shapes(TINY)}

@@ -96,7 +96,7 @@ def test_times_left_out_lie_in_the_intervals(name: str):
     assert list(shipped.coverage) == sorted(shipped.coverage)
 
 
-def test_another_model_is_foretold():
+def test_another_model_is_predicted():
     """Fitted to PaLM alone, the times of Megatron-Turing NLG: another block, heads and depth."""
     found, known = measured_runs("tpu-v4"), profile("tpu-v4")
     palm = [run.point for run in found if "mt-nlg" not in run.name]

@@ -120,7 +120,7 @@ def test_progress_counts_visits_up_to_the_most_there_can_be(clock: Clock):
 
 
 def test_the_best_speed_is_one_that_was_seen(clock: Clock):
-    """Of four probes one is fast: the first decile lies between those seen, not below the least."""
+    """One of four probes is fast: the first decile lies between those seen, not below the least."""
     clock.slow = lambda now: 1.0 if now < 100.15 else 3.0
     found = timed(clock, {"a": LONG}, budget=0)
     assert PROBE * 0.999 < found.probe_seconds < 3 * PROBE

@@ -1,4 +1,4 @@
-"""Small models, clusters and cases drawn at random, the same for a seed. Knows nothing about prices."""
+"""Small models, clusters and cases drawn at random, the same for a seed."""
 
 import random
 from dataclasses import replace
@@ -14,7 +14,7 @@ NODES = [(1, 2), (2, 1), (2, 2), (2, 4), (3, 4), (4, 3)]
 
 
 def a_model(draw: random.Random, **more) -> Model:
-    """Of any family: multi-query, grouped or multi-head, windows, latent attention, biases."""
+    """A model of any family: multi-query, grouped or multi-head, windows, latent attention, biases."""
     kv, group = draw.choice([(1, 8), (2, 4), (3, 3), (4, 1), (8, 1), (1, 5), (6, 2)])
     sizes = {"heads": kv * group, "kv_heads": kv, "head_dim": draw.choice([16, 64])}
     if draw.random() < 0.3:

@@ -1,4 +1,4 @@
-"""Pairs of layouts by name, priced on the storage they share. Knows nothing about choosing."""
+"""Pairs of layouts by name, priced on the storage they share."""
 
 from partita.cost.prediction import Phase, Prediction, Setting, predict
 from partita.planner.pair import Basis, Pair

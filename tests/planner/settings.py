@@ -1,4 +1,4 @@
-"""Settings that the planner's tests share. Knows nothing about layouts."""
+"""Settings that the planner's tests share."""
 
 from partita.cost.prediction import Setting
 from partita.sharding.mesh import Mesh

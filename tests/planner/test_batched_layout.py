@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.planner.batched_layout import Axis, AxisSet, layout, links, share_heads, spread
+from partita.planner.batched_layout import Axis, AxisSet, batched_axes, layout, links, share_heads
 from partita.planner.space import Segment, Space, Topology, axis_roles, cluster_topology, mesh_topology, rows
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.padding import assign_heads, ceil_to
@@ -44,7 +44,7 @@ def spread_out(
     topology: Topology, roles, counts, batches: list[int], queries: int, context: int = 100, enough=False
 ) -> AxisSet:
     batch = np.array([batches], dtype=float)
-    return spread(space(a_model(2, 4), topology, roles, counts), batch, queries, context, enough=enough)
+    return batched_axes(space(a_model(2, 4), topology, roles, counts), batch, queries, context, enough=enough)
 
 
 def product(axes: list[Axis], shape: tuple[int, int]) -> np.ndarray:
@@ -65,7 +65,7 @@ def test_the_axes_of_a_role_have_all_its_chips(heads, queries: int, batches: lis
     roles = axis_roles(model, TWO, "prefill")
     counts = rows(TWO, len(roles), 2)
     batch = np.array([batches], dtype=float)
-    found = spread(space(model, TWO, roles, counts), batch, queries, queries, enough=enough)
+    found = batched_axes(space(model, TWO, roles, counts), batch, queries, queries, enough=enough)
     for s in range(2):
         for c, role in enumerate(roles):
             mine = [a for a in found.axes if (a.segment, a.roles) == (s, role)]
@@ -93,7 +93,7 @@ def test_tokens_are_split_into_no_more_parts_than_there_are(queries: int, batche
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_where_there_is_a_sequence_for_every_chip_the_shortcut_is_the_same(phase):
-    """Then no split hangs on the batch, and query tokens stay whole."""
+    """Then no split depends on the batch, and query tokens stay whole."""
     roles = axis_roles(a_model(2, 4), TWO, phase)
     counts = rows(TWO, len(roles), 3)
     short, long = (
@@ -231,7 +231,7 @@ def test_a_mesh_of_prime_axes_is_padded_alike(kv: int, group: int, size: int):
 
 
 def test_k_goes_where_the_cache_is_split_and_last_where_the_batch_is():
-    """Of two groups of two chips one can have K: that whose attention splits heads, and of such that of F."""
+    """One of two groups of two chips can have K: one whose attention splits heads, and F's before others."""
     model = a_model(2, 4)
     topology = Topology((Segment((4,), False),), ())
     order = [

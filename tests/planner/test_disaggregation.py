@@ -44,7 +44,7 @@ def slowed(clusters: Sequence[Cluster], factor: float) -> tuple[Cluster, ...]:
 
 
 def crossing_seconds(pools: DisaggregatedPlan, decode_units: int, bandwidth: float) -> float:
-    """Of one prefill's keys and values, layer by layer, between pools whose chips each send so many bytes."""
+    """Seconds that one prefill's keys and values, layer by layer, take between pools of such links."""
     model, workload = pools.prefill.prediction.setting.model, pools.prefill.prediction.setting.workload
     kept = workload.prompt if model.window is None else min(workload.prompt, model.window)
     tokens = model.global_layers * workload.prompt + model.local_layers * kept
@@ -154,7 +154,7 @@ def test_limits_are_kept_and_cost_something():
 @pytest.mark.parametrize("field", ["max_ttft", "max_tpot"])
 def test_a_limit_that_no_unit_keeps_is_refused(field: str):
     limit: dict[str, Any] = {field: 1e-7}
-    with pytest.raises(InputError, match="no unit keeps it: the fastest bound is") as caught:
+    with pytest.raises(InputError, match="no unit meets it: the fastest bound is") as caught:
         plan_disaggregated(request(**limit), TPU, 8)
     assert (caught.value.field, caught.value.value) == (field, format_seconds(1e-7))
 
@@ -165,7 +165,7 @@ def test_a_rate_is_taken_by_the_cheapest_pools_that_can():
     kept = plan_disaggregated(request(rate=rate), TPU, 24)
     assert kept.prompts_per_second >= rate
     assert kept.chip_seconds_per_output_token >= free.chip_seconds_per_output_token
-    with pytest.raises(InputError, match="no pools of these chips take it: at most") as caught:
+    with pytest.raises(InputError, match="no pools of these chips sustain it: at most") as caught:
         plan_disaggregated(request(rate=1000 * rate), TPU, 24)
     assert (caught.value.field, caught.value.value) == ("rate", f"{1000 * rate:.6g}/s")
 

@@ -83,7 +83,7 @@ def test_the_mesh_looks_like_the_machine_where_its_axes_can():
 
 
 def test_axes_are_cut_where_the_phases_differ_and_likes_meet():
-    """Of eight chips of F two split the batch in decode, the others heads; in prefill the other way round."""
+    """Two of eight chips of F split the batch in decode, the others heads; in prefill the other way round."""
     topology = cluster_topology(parse_cluster("h100:1x8"))
     decode = [axis("f/heads", 4, segment=1), axis("f/batch", 2, segment=1)]
     prefill = [axis("f/heads", 2, segment=1), axis("f/batch", 4, segment=1)]

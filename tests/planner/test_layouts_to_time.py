@@ -51,7 +51,7 @@ def a_setting(seed: int) -> Setting:
 
 @cache
 def every(seed: int, phase) -> tuple[Prediction, ...]:
-    """Of each combination of roles."""
+    """The predictions of every combination of roles."""
     weights: list[WeightRole] = [role for roles in WEIGHTS.values() for role in roles]
 
     def roles(w: tuple[WeightRole, ...], a: tuple[AttentionRole, ...]) -> Roles:

@@ -50,7 +50,7 @@ def any_batch(given: Setting, objective: Objective, **limits: float) -> Plan:
 
 
 def times(prefill: Prediction, decode: Prediction, basis: Basis) -> tuple[float, float, float]:
-    """Of a prefill, of moving the cache, and of all decode steps."""
+    """Seconds of a prefill, of moving the cache, and of all decode steps."""
     profile = decode.setting.cluster.profile
     if basis == "bound":
         return prefill.step_seconds, reshard_seconds(prefill, decode), decode.total_seconds
@@ -65,7 +65,7 @@ def latency(prefill: Prediction, decode: Prediction, basis: Basis) -> float:
 
 
 def chip_seconds(prefill: Prediction, decode: Prediction, basis: Basis) -> float:
-    """Of one output token; prompts are read in as many prefills as the decode batch takes."""
+    """Chip-seconds of one output token; prompts are read in as many prefills as the decode batch takes."""
     read, moved, written = times(prefill, decode, basis)
     workload, chips = decode.setting.workload, decode.setting.cluster.chips
     prefills = -(-workload.batch // workload.prefill_batch)
@@ -107,7 +107,7 @@ SETTINGS = {
     ],
 )
 def test_no_pair_that_fits_is_better_than_the_chosen(name: str, objective: Objective, basis: Basis):
-    """Of the named layouts; the search has many more (tests/planner/test_brute_force.py prices those)."""
+    """The best of the named layouts; the search has many more (tests/planner/test_brute_force.py)."""
     given, score = SETTINGS[name], SCORES[objective]
     best = min(score(*pair, basis) for pair in every_pair(given))
     plan = make_plan(given, objective, top=7, basis=basis)
@@ -251,7 +251,7 @@ def test_an_unreachable_limit_is_refused_with_the_best_there_is(field: str):
     plan = make_plan(given)
     reached = plan.chosen.ttft_seconds if field == "max_ttft" else plan.chosen.tpot_seconds
     unreachable: dict[str, Any] = {field: reached / 10}
-    with pytest.raises(InputError, match="no layout keeps this limit: the fastest") as caught:
+    with pytest.raises(InputError, match="no layout meets this limit: the fastest") as caught:
         make_plan(given, **unreachable)
     assert caught.value.field == field
 
@@ -311,13 +311,13 @@ def test_nothing_is_promised_where_no_change_would_fit():
 # -- what is said ---------------------------------------------------------------------------------------
 
 
-def test_the_reasons_name_both_phases_what_binds_and_every_other_layout():
+def test_the_reasons_name_both_phases_what_limits_them_and_every_other_layout():
     plan = make_plan(SETTINGS["palm-540b, 64 chips, chat"])
     assert plan.explain() == "\n".join(plan.reasons)
     for phase, chosen in (("prefill", plan.prefill), ("decode", plan.decode)):
         said = [reason for reason in plan.reasons if reason.startswith(f"{phase}: ")]
         assert said[0].startswith(f"{phase}: {chosen.layout.roles}; ")
-        assert "bind" in said[0]
+        assert "limited by" in said[0]
         others = {reason.removeprefix(f"{phase}: ").split("/")[0].split(" ")[0] for reason in said[1:]}
         assert others == set(FFN) - {chosen.layout.roles.ffn}
 

@@ -202,7 +202,7 @@ def test_rules_and_sensitivities_cost_what_is_estimated():
     decode = pair_of(given, "ws2d/heads").decode
     (copies,) = [rule for rule in broken_rules(decode, "estimate") if rule.name == "kv_replicas"]
     assert copies.expected_seconds is not None
-    # reading the cache binds where it is kept 64 times: at half the bandwidth it costs twice as much
+    # reading the cache limits a step where it is kept 64 times: at half the bandwidth it costs twice as much
     assert copies.expected_seconds == pytest.approx(2 * copies.step_seconds, rel=0.05)
     assert copies.as_json()["estimate"]["step_seconds"] == copies.expected_seconds
     assert copies.as_json()["bound"]["step_seconds"] == copies.step_seconds

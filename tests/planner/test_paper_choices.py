@@ -19,7 +19,7 @@ OBJECTIVES: list[Objective] = ["latency", "cost", "throughput"]
 
 
 def any_mesh(given: Setting, objective: Objective) -> Plan:
-    """Of all meshes of the same chips."""
+    """The best plan over all meshes of the same chips."""
     request = PlanRequest(
         model=given.model,
         clusters=(given.cluster,),

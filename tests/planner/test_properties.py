@@ -45,7 +45,7 @@ def planned(case: Case) -> Plan | None:
 
 
 def a_setting(seed: int, *, staged: bool = False) -> Setting:
-    """Of a case drawn at random, on the mesh of the machine (of one stage)."""
+    """A setting of a case drawn at random, on the mesh of the machine (of one stage)."""
     case = a_case(seed, chunked=seed % 3 == 0, staged=staged)
     draw = random.Random(seed)
     workload = case.workload.resized(batch=draw.choice([1, 3, 8, 64]), prefill_batch=draw.choice([1, 4]))

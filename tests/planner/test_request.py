@@ -12,7 +12,7 @@ from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 
 
 def request(*clusters: str, model: str = "smollm2-135m", **more) -> PlanRequest:
-    """For one batch of prompts of 2048 tokens unless told otherwise."""
+    """A request for one batch of prompts of 2048 tokens by default."""
     sizes = {"prompt": 2048, "output": 64, "batch": 24} | more.pop("workload", {})
     given = {"formats": (Formats(),), "objective": "cost"} | more
     on = tuple(map(parse_cluster, clusters or ("h100:1x8",)))

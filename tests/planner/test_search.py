@@ -18,7 +18,7 @@ from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 
 
 def case(model: str, cluster: str, *, objective: Objective = "latency", formats=None, **more) -> Case:
-    """For one batch unless some are given, prompts of 200 tokens and outputs of 16 unless told otherwise."""
+    """A case of one batch, with prompts of 200 tokens and outputs of 16, by default."""
     sizes = {"prompt": 200, "output": 16, "batch": 8}
     sizes |= {name: more.pop(name) for name in list(more) if name in Workload.model_fields}
     workload = Workload(**sizes)

@@ -23,70 +23,70 @@ from partita.specs import Model
 
 
 @dataclass(frozen=True)
-class Spread:
+class Shards:
     """A tensor: what each device holds of it, and how that is a part of the whole."""
 
     held: Held
     sharding: Sharding
 
-    def map(self, change: Callable[[np.ndarray], np.ndarray], sharding: Sharding | None = None) -> Spread:
-        return Spread({d: change(a) for d, a in self.held.items()}, sharding or self.sharding)
+    def map(self, change: Callable[[np.ndarray], np.ndarray], sharding: Sharding | None = None) -> Shards:
+        return Shards({d: change(a) for d, a in self.held.items()}, sharding or self.sharding)
 
-    def meet(self, other: Spread, change: Callable[..., np.ndarray], sharding: Sharding) -> Spread:
-        return Spread({d: change(a, other.held[d]) for d, a in self.held.items()}, sharding)
+    def meet(self, other: Shards, change: Callable[..., np.ndarray], sharding: Sharding) -> Shards:
+        return Shards({d: change(a, other.held[d]) for d, a in self.held.items()}, sharding)
 
 
 class SimulatedOps:
-    """`program.ops.Ops` over `Spread`; float64 throughout."""
+    """`program.ops.Ops` over `Shards`; float64 throughout."""
 
     def __init__(self, mesh: SimulatedMesh, d_model: int):
         self.mesh, self.d_model, self.run_options = mesh, d_model, RunOptions()
 
-    def place(self, whole: np.ndarray, sharding: str) -> Spread:
+    def place(self, whole: np.ndarray, sharding: str) -> Shards:
         """Every device's part of a tensor."""
-        return Spread(self.mesh.place(whole, parse(sharding)), parse(sharding))
+        return Shards(self.mesh.place(whole, parse(sharding)), parse(sharding))
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
         yield
 
-    def to(self, t: Spread, sharding: str) -> Spread:
+    def to(self, t: Shards, sharding: str) -> Shards:
         for step in reshard(t.sharding, parse(sharding)):
-            t = Spread(self.mesh.run(step, t.held), step.after)
+            t = Shards(self.mesh.run(step, t.held), step.after)
         return t
 
     def einsum(
         self,
         text: str,
-        a: Spread,
-        b: Spread,
+        a: Shards,
+        b: Shards,
         *,
-        plus: Spread | None = None,
+        plus: Shards | None = None,
         to: str | None = None,
         causal: bool = False,
         precise: bool = False,
-    ) -> Spread:
+    ) -> Shards:
         out = a.meet(b, lambda x, y: np.einsum(text, x, y), contract(text, a.sharding, b.sharding))
         out = out if plus is None else self.add(out, plus)
         return out if to is None else self.to(out, to)
 
     def project(
-        self, y: Spread, gathered: str, products: Sequence[Product[Spread]]
-    ) -> tuple[Spread, list[Spread]]:
+        self, y: Shards, gathered: str, products: Sequence[Product[Shards]]
+    ) -> tuple[Shards, list[Shards]]:
         y = self.to(y, gathered)
         assert not any(p.bias for p in products)  # no model here has one
         return y, [self.einsum(p.text, y, p.weight, to=p.to) for p in products]
 
-    def add(self, a: Spread, b: Spread) -> Spread:
+    def add(self, a: Shards, b: Shards) -> Shards:
         assert a.sharding == b.sharding
         return a.meet(b, np.add, a.sharding)
 
-    def moments(self, x: Spread, norm: str) -> Spread:
+    def moments(self, x: Shards, norm: str) -> Shards:
         sharding = Sharding("BLM", (x.sharding["B"], x.sharding["L"], ""), x.sharding.axes[-1])
         sums = [lambda v: (v**2).sum(-1)] + ([lambda v: v.sum(-1)] if norm == "layernorm" else [])
         return x.map(lambda v: np.stack([s(v) for s in sums], axis=-1), sharding)
 
-    def normalise(self, x: Spread, moments: Spread, parameters: Spread | None, model: Model) -> Spread:
+    def normalise(self, x: Shards, moments: Shards, parameters: Shards | None, model: Model) -> Shards:
         dims = x.held[self.mesh.devices[0]].shape[-1] * self.mesh.shards(x.sharding.axes[-1])
 
         def unit(v: np.ndarray, m: np.ndarray) -> np.ndarray:
@@ -101,10 +101,10 @@ class SimulatedOps:
             return scaled
         return scaled.meet(parameters, lambda v, p: v + p[1], x.sharding)
 
-    def gate(self, h: Spread, feed_forward: str) -> Spread:
+    def gate(self, h: Shards, feed_forward: str) -> Shards:
         return h.map(lambda v: v[:, :, 0] / (1 + np.exp(-v[:, :, 0])) * v[:, :, 1], h.sharding.without("M"))
 
-    def rotate(self, x: Spread, positions: Spread, model: Model, local: bool) -> Spread:
+    def rotate(self, x: Shards, positions: Shards, model: Model, local: bool) -> Shards:
         def turned(v: np.ndarray, p: np.ndarray) -> np.ndarray:
             half = v.shape[-1] // 2
             angles = p[..., None] * model.rotary_base ** (-np.arange(half) / half)
@@ -115,7 +115,7 @@ class SimulatedOps:
 
         return x.meet(positions, turned, x.sharding)
 
-    def shard_sums(self, scores: Spread, seen: Seen[Spread]) -> Spread:
+    def shard_sums(self, scores: Shards, seen: Seen[Shards]) -> Shards:
         sharding = Sharding(scores.sharding.dims + "M", (*scores.sharding.axes, ""))
 
         def sums(v: np.ndarray) -> np.ndarray:
@@ -124,7 +124,7 @@ class SimulatedOps:
 
         return scores.map(sums, sharding)
 
-    def softmax(self, scores: Spread, seen: Seen[Spread], sums: Spread | None = None) -> Spread:
+    def softmax(self, scores: Shards, seen: Seen[Shards], sums: Shards | None = None) -> Shards:
         assert scores.sharding.dims == "BLKGS"
         if sums is not None:  # of the last position alone, which sees all the others wherever they lie
 
@@ -143,11 +143,11 @@ class SimulatedOps:
 
         return scores.meet(seen.positions, shares, scores.sharding)
 
-    def as_cache(self, new: Spread, dims: str) -> Spread:
+    def as_cache(self, new: Shards, dims: str) -> Shards:
         assert dims == "BSR"
         return replace(new, sharding=new.sharding.rename("L", "S"))
 
-    def write(self, cache: Spread, new: Spread, positions: Spread, lengths: Spread) -> Spread:
+    def write(self, cache: Shards, new: Shards, positions: Shards, lengths: Shards) -> Shards:
         return cache
 
     def _not_simulated(self, *_: object, **__: object) -> Any:
@@ -158,24 +158,24 @@ class SimulatedOps:
 
 
 class SimulatedLatentOps(SimulatedOps):
-    """`program.latent.LatentOps` over `Spread`."""
+    """`program.latent.LatentOps` over `Shards`."""
 
-    def join(self, first: Spread, rope: Spread) -> Spread:
+    def join(self, first: Shards, rope: Shards) -> Shards:
         assert not first.sharding.axes[-1]
         assert not rope.sharding.axes[-1]
         assert first.sharding.partial == rope.sharding.partial
         sharding = first.sharding.rename(first.sharding.dims[-1], "R")
         return first.meet(rope, lambda a, b: np.concatenate([a, b], axis=-1), sharding)
 
-    def halves(self, t: Spread, rope: int, first: str) -> tuple[Spread, Spread]:
+    def halves(self, t: Shards, rope: int, first: str) -> tuple[Shards, Shards]:
         assert not t.sharding["R"]
         return (
             t.map(lambda v: v[..., :-rope], t.sharding.rename("R", first)),
             t.map(lambda v: v[..., -rope:], t.sharding.rename("R", "P")),
         )
 
-    def read(self, cache: Spread, queries: Spread) -> Spread:
+    def read(self, cache: Shards, queries: Shards) -> Shards:
         return cache
 
-    def one_query(self, t: Spread) -> bool:
+    def one_query(self, t: Shards) -> bool:
         return t.held[self.mesh.devices[0]].shape[1] * self.mesh.shards(t.sharding["L"]) == 1

@@ -8,7 +8,7 @@ from tests.planner.pairs import NAMED, pair_of, phase_of
 from tests.planner.settings import palm, setting
 from tests.report.shown import text_of
 
-from partita.advice.compare import Comparison, Figure, compare
+from partita.advice.compare import ComparedFigure, Comparison, compare
 from partita.advice.crossover import Crossover, crossovers
 from partita.advice.gpu_engines import EngineFlags
 from partita.advice.jax_engines import other_engines, partition_specs
@@ -191,7 +191,7 @@ def test_crossovers_show_where_and_what():
     for crossing in found:
         assert f"{crossing.quantity} {crossing.value:,}" in text
         assert crossing.becomes in text
-    assert "no other of these layouts" in text_of(advice.crossovers([]))
+    assert "none of the other layouts" in text_of(advice.crossovers([]))
 
 
 @pytest.mark.parametrize("objective", ["latency", "cost", "context"])
@@ -218,13 +218,13 @@ def test_engines_show_commands_or_reasons():
 
 def test_a_comparison_by_hand():
     figures = (
-        Figure("tpot", "seconds", 0.02, 0.025, "lower"),
-        Figure("throughput", "tokens/s", 900.0, 1200.0, "higher"),
-        Figure("cost", "chip-seconds", 0.004, 0.004, "lower"),
-        Figure("decode_mfu", "share", 0.14, 0.125, "higher"),
-        Figure("decode_memory_kv", "bytes", 2e9, 3.04e12, None),
+        ComparedFigure("tpot", "seconds", 0.02, 0.025, "lower"),
+        ComparedFigure("throughput", "tokens/s", 900.0, 1200.0, "higher"),
+        ComparedFigure("cost", "chip-seconds", 0.004, 0.004, "lower"),
+        ComparedFigure("decode_mfu", "share", 0.14, 0.125, "higher"),
+        ComparedFigure("decode_memory_kv", "bytes", 2e9, 3.04e12, None),
     )
-    estimates = (Figure("ttft", "seconds", 0.29, 0.58, "lower"),)
+    estimates = (ComparedFigure("ttft", "seconds", 0.29, 0.58, "lower"),)
     settings = {"workload.batch": (64, 1024), "formats.kv": (None, "int8")}
     found = Comparison(settings, {"decode": ("ws2d/batch", "ws1d/heads")}, figures, estimates)
     text = text_of(comparison(found, "mine", "theirs"))
@@ -233,7 +233,7 @@ def test_a_comparison_by_hand():
     assert row(text, "decode  ") == ["decode", "ws2d/batch", "ws1d/heads"]
     assert row(text, "TTFT") == ["TTFT", "290 ms", "580 ms", "mine: 50.0% less"]
     assert row(text, "TPOT") == ["TPOT", "20 ms", "25 ms", "mine: 20.0% less"]
-    assert row(text, "output tokens") == ["output tokens a second", "900", "1.2K", "theirs: 33.3% more"]
+    assert row(text, "output tokens/s") == ["output tokens/s", "900", "1.2K", "theirs: 33.3% more"]
     assert row(text, "chip-ms") == ["chip-ms per output token", "4", "4", "same"]
     assert row(text, "decode MFU") == ["decode MFU", "14.0%", "12.5%", "mine: 12.0% more"]
     assert row(text, "decode memory") == ["decode memory per chip: kv", "2 GB", "3.04 TB"]
@@ -262,7 +262,7 @@ def test_a_comparison_shows_every_figure_and_who_is_better():
     assert format_bytes(b.decode.memory_bytes["kv"]) in text
     saved = 1 - a.decode.step_seconds / b.decode.step_seconds
     assert f"fast.json: {saved:.1%} less" in text
-    assert "asked: the same of both" in text
+    assert "setting: the same for both" in text
     estimated, bound = text.split("\nestimated")[1].split("\nbound")
     for part, by in ((estimated, "estimate"), (bound, "bound")):
         timed = [replace(pair, basis=by) for pair in (a, b)]

@@ -33,8 +33,8 @@ def prediction(
 @pytest.mark.parametrize(
     ("phase", "batch", "model", "shape"),
     [
-        ("prefill", 512, "palm-540b", "4x4x4"),  # compute binds
-        ("decode", 64, "palm-540b", "4x4x4"),  # memory binds
+        ("prefill", 512, "palm-540b", "4x4x4"),  # limited by compute
+        ("decode", 64, "palm-540b", "4x4x4"),  # limited by memory
         ("decode", 5, "smollm2-135m", "2x2x2"),  # padded, grouped-query, tied embedding
         ("prefill", 1, "palm-8b", "1x1x1"),  # nothing is sent
     ],

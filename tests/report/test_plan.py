@@ -31,6 +31,27 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+def _summary(found: Plan, basis: Basis) -> str:
+    """The line of TTFT, TPOT and throughput, the last from the times of both phases."""
+    prefill, decode = ((p if basis == "bound" else p.estimate) for p in (found.prefill, found.decode))
+    assert prefill is not None
+    assert decode is not None
+    moved = replace(found.chosen, basis=basis).reshard_seconds
+    seconds = (
+        found.decode.batch / found.prefill.batch * (prefill.total_seconds + moved) + decode.total_seconds
+    )
+    rate = found.decode.batch * found.decode.setting.workload.output / seconds
+    return (
+        f"{'estimated' if basis == 'estimate' else 'bound'}: TTFT {format_seconds(prefill.total_seconds)}, "
+        f"TPOT {format_seconds(decode.step_seconds)}, {_number(rate)} tokens/s, "
+        f"{_number(rate / found.decode.setting.cluster.chips)} tokens/s per chip"
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
     text = text_of(shown(Advice(found)))
     assert words(text).startswith(
@@ -44,13 +65,15 @@ def test_it_shows_both_phases_the_reasons_and_the_runners_up(found: Plan):
         assert format_seconds(phase.total_seconds) in text
         assert phase_text(phase.estimate) in text
     for reason in found.reasons:
-        assert reason in text
+        assert reason in words(text)
     assert len(found.runners_up) == 3
     for pair in found.runners_up:
         for phase in (pair.prefill, pair.decode):
             assert str(phase.layout.roles).split("/")[0] in text
         assert format_seconds(pair.latency_seconds) in text
     assert "runner-up by estimate: prefill" in text
+    assert _summary(found, "estimate") in text
+    assert _summary(found, "bound") in text
     estimates = [phase.estimate for phase in (found.prefill, found.decode)]
     ends = [sum(e.total_interval[i] for e in estimates if e is not None) for i in (0, 1)]
     switch = found.chosen.reshard_seconds
@@ -109,7 +132,7 @@ def test_a_rate_a_price_and_traffic_make_it_a_server(found: Plan):
     server = Advice(found).server
     text = words(text_of(shown(Advice(found, rate=rate, price=price))))
     assert f"an estimated {server.requests_per_second:.3g} prompts" in text
-    assert f"at 10 prompts a second {rate / server.requests_per_second:.0%} busy" in text
+    assert f"at 10 prompts/s it is {rate / server.requests_per_second:.0%} busy" in text
     # 8 chips are paid for 160 tokens a second, however idle they are
     assert f"{price * 8 / 3600 * 1e6 / (rate * 16):.4g} for a million output tokens at that rate" in text
     full = words(text_of(shown(Advice(found, price=price))))
@@ -123,7 +146,7 @@ def test_a_rate_a_price_and_traffic_make_it_a_server(found: Plan):
     assert least < cheapest
     assert f"{least:.4g} for a million output tokens, at least" in text
     traffic = Traffic.of(512, 16, 0)
-    assert "over 1 kinds of request" in words(text_of(shown(Advice(found, traffic=traffic))))
+    assert "over 1 request shape" in words(text_of(shown(Advice(found, traffic=traffic))))
 
 
 def test_another_plan_is_set_beside_it(found: Plan):
@@ -157,7 +180,7 @@ def test_pools_are_shown_beside_the_shared_chips(found: Plan):
     pools, cheapest = plan_disaggregated(request, clusters, 8), best_plan(request)
     text = words(text_of(shown(Advice(cheapest), pools)))
     cost, shared = pools.chip_seconds_per_output_token, cheapest.chosen.chip_seconds_per_output_token
-    assert f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second" in text
+    assert f"disaggregated: {pools.chips} chips sustain {pools.prompts_per_second:.3g} prompts/s" in text
     assert f"{abs(cost / shared - 1):.1%} {'less' if cost < shared else 'more'} than on shared chips" in text
     assert "chip-ms per output token by the estimate" in text
     for unit, say in ((pools.prefill, phase_text), (pools.decode, step_text)):

@@ -1,4 +1,4 @@
-"""Predictions as tables, and what is known of their estimates: what a reader is told, with its units."""
+"""Predictions as tables, and what is known of their estimates: what a reader is shown, with its units."""
 
 from dataclasses import replace
 
@@ -212,9 +212,11 @@ def with_profile(profile: Profile) -> Prediction:
 def test_what_is_known_of_a_range_is_said():
     known = catalogue_profile("tpu-v4")
     text = estimate_note([with_profile(known)]).plain
-    assert f"a 90% range; of measurements left out of its fit {known.coverage[-1]:.0%} lay in theirs" in text
+    assert (
+        f"a 90% range; {known.coverage[-1]:.0%} of the measurements left out of its fit lay in theirs" in text
+    )
     unchecked = estimate_note([with_profile(known.model_copy(update={"coverage": (), "left_out": {}}))]).plain
-    assert f"a 90% range, made of {len(known.residuals)} measurements left out of its fit" in unchecked
+    assert f"a 90% range, from {len(known.residuals)} measurements left out of its fit" in unchecked
 
 
 def test_a_profile_that_nothing_is_known_of_claims_nothing():
@@ -227,7 +229,7 @@ def test_a_profile_that_nothing_is_known_of_claims_nothing():
 
 
 def test_a_range_is_not_below_the_bound():
-    """Of a profile so near the bound that its range would reach below."""
+    """A prediction by a profile so near the bound that its range would reach below."""
     near = Profile(
         name="near", source="here", constants={"matmul_share": Constant(value=0.99, fixed="given")}
     )

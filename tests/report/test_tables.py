@@ -33,8 +33,8 @@ def test_a_narrow_page_folds_or_cuts_words_and_keeps_whole_columns():
         ("link:yz", "links of y, z"),
     ],
 )
-def test_what_binds_is_in_words(binds: str, words: str):
-    assert tables.binding_text(binds) == words
+def test_what_limits_a_step_is_in_words(binds: str, words: str):
+    assert tables.limit_text(binds) == words
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from partita.sharding import Sharding, Step
+from partita.sharding import ReshardStep, Sharding
 
 Device = tuple[int, ...]
 Held = dict[Device, np.ndarray]
@@ -40,7 +40,7 @@ class SimulatedMesh:
             held[device] = local
         return held
 
-    def run(self, step: Step, held: Held) -> Held:
+    def run(self, step: ReshardStep, held: Held) -> Held:
         """What every device holds after the step."""
         at, to = step.before.dims.find(step.dim), step.before.dims.find(step.to)
         shards, after = self.shards(step.axes), {}
@@ -62,7 +62,7 @@ class SimulatedMesh:
                     after[device] = arrays[self._index(device, step.order)]
         return after
 
-    def sent(self, step: Step, held: Held) -> Fraction | int:
+    def sent(self, step: ReshardStep, held: Held) -> Fraction | int:
         """Elements the busiest device sends, collectives other than a permutation going round a ring.
 
         In an all-gather every device passes on all parts but one; a reduce-scatter is the same in reverse;

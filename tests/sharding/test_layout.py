@@ -124,7 +124,7 @@ def test_few_sequences_do_not_split_the_cache_where_the_batch_was_asked_for():
 
 
 def test_a_cache_lies_alike_after_any_prefill_over_the_same_context():
-    """In the mesh's order, whatever the order of the queries: the switch need not permute it."""
+    """Positions are in the mesh's order, whatever the queries' order: the switch need not permute it."""
     caches = {resolved(f"{ffn}/context", 1, 64).cache for ffn in FFN_NAMES}
     assert caches == {"B_ K_ S_xyz D"}
 

@@ -93,7 +93,7 @@ def test_weights_of_any_size_are_scaled():
 
 
 def traffic_of(rows: list[tuple[int, int, int, float]]) -> Traffic:
-    """From rows of new tokens, output, prefix and weight."""
+    """Traffic from rows of new tokens, output, prefix and weight."""
     new, output, prefix, weight = (np.array(column) for column in zip(*rows, strict=True))
     return Traffic(new + prefix, output, prefix, weight)
 

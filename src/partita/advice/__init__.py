@@ -1,1 +1,1 @@
-"""What a chosen plan is asked: its rules, crossovers, sensitivities, comparison, other engines' flags."""
+"""Analyses of a chosen plan: its rules, crossovers, sensitivities, comparison, other engines' flags."""

@@ -1,6 +1,6 @@
-"""What a plan is asked besides: its rules, crossovers, sensitivities, server and other engines' words.
+"""The analyses of a plan: its rules, crossovers, sensitivities, server and other engines' flags.
 
-Each is found when it is first looked at; together with the plan they are one JSON document.
+Each is computed when it is first used; together with the plan they are one JSON document.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from partita.advice.compare import compare
 from partita.advice.crossover import Crossover, crossovers
-from partita.advice.jax_engines import in_other_terms
+from partita.advice.jax_engines import other_engines_json
 from partita.advice.rule import Rule
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import Sensitivity, sensitivities
@@ -31,10 +31,10 @@ _RIVALS = 12
 
 @dataclass(frozen=True)
 class Advice:
-    """About one plan.
+    """The analyses of one plan.
 
-    traffic: the requests it is for, where they are not all alike. rate: prompts per second. price: of a
-    chip-hour, in the user's currency.
+    traffic: the requests it is for, where they are not all alike. rate: prompts per second. price: the price
+    of a chip-hour, in the user's currency.
     """
 
     plan: Plan
@@ -63,7 +63,7 @@ class Advice:
         return sensitivities(self.plan.chosen, self.plan.objective, choose=self._choose)
 
     def _choose(self, changed: Setting) -> Pair:
-        """Of the pairs that the plan lists, the best on changed chips."""
+        """The best on changed chips of the pairs that the plan lists."""
         found = []
         for pair in (self.plan.chosen, *self.plan.runners_up):
             if pair.decode.setting.cluster != self.plan.decode.setting.cluster:
@@ -74,7 +74,7 @@ class Advice:
     @cached_property
     def other_engines(self) -> dict[str, Any]:
         """The plan as the configuration of other engines."""
-        return in_other_terms(self.plan.chosen)
+        return other_engines_json(self.plan.chosen)
 
     @cached_property
     def server(self) -> Server:
@@ -84,7 +84,7 @@ class Advice:
     def as_json(
         self, disaggregated: DisaggregatedPlan | None = None, other: SavedPlan | None = None
     ) -> dict[str, Any]:
-        """The object `plan --json` prints, with pools of their own or a comparison where they were asked for.
+        """The object `plan --json` prints, with disaggregated pools or a comparison where given.
 
         Its keys are stable; `load_plan` reads the plan out of it.
         """

@@ -1,6 +1,6 @@
-"""Two plans side by side: what was asked, what was chosen, and which is better by how much.
+"""Two plans side by side: their settings, their layouts, and which is better by how much.
 
-Both are priced by the same cost model, so what differs is the plans. Knows nothing about how it is shown.
+Both are priced by the same cost model, so what differs is the plans.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Priced(Protocol):
 
 
 @dataclass(frozen=True)
-class Figure:
+class ComparedFigure:
     """One number of both plans."""
 
     name: str
@@ -30,7 +30,7 @@ class Figure:
     a: float
     b: float
     better: Literal["lower", "higher"] | None
-    """Which is better; None where it is neither, such as memory held."""
+    """Which is better; None where it is neither, such as memory used."""
 
     @property
     def change(self) -> float | None:
@@ -63,12 +63,12 @@ class Comparison:
     """The fields of model, cluster, mesh, formats and workload that differ: dotted name -> both values."""
     layouts: dict[str, tuple[str, str]]
     """Phase -> the layouts of a and of b, equal ones too."""
-    figures: tuple[Figure, ...]
+    figures: tuple[ComparedFigure, ...]
     """Times, costs and MFU are bounds."""
-    estimates: tuple[Figure, ...] = ()
+    estimates: tuple[ComparedFigure, ...] = ()
     """The same times, costs and MFU as estimated; none where a plan's cluster has no profile."""
 
-    def figure(self, name: str) -> Figure:
+    def figure(self, name: str) -> ComparedFigure:
         """Raises KeyError where neither plan has it."""
         return next((f for f in self.figures if f.name == name), None) or _missing(name)
 
@@ -82,7 +82,7 @@ class Comparison:
         }
 
 
-def _missing(name: str) -> Figure:
+def _missing(name: str) -> ComparedFigure:
     raise KeyError(name)
 
 
@@ -103,43 +103,42 @@ def compare(a: Priced, b: Priced) -> Comparison:
     )
 
 
-def _times(a: Pair, b: Pair) -> Iterator[Figure]:
+def _times(a: Pair, b: Pair) -> Iterator[ComparedFigure]:
     """Times, and what follows from them; by either time, as the pairs are."""
-    yield Figure("ttft", "seconds", a.ttft_seconds, b.ttft_seconds, "lower")
-    yield Figure("tpot", "seconds", a.tpot_seconds, b.tpot_seconds, "lower")
-    yield Figure("switch", "seconds", a.reshard_seconds, b.reshard_seconds, "lower")
-    yield Figure("latency", "seconds", a.latency_seconds, b.latency_seconds, "lower")
+    yield ComparedFigure("ttft", "seconds", a.ttft_seconds, b.ttft_seconds, "lower")
+    yield ComparedFigure("tpot", "seconds", a.tpot_seconds, b.tpot_seconds, "lower")
+    yield ComparedFigure("switch", "seconds", a.reshard_seconds, b.reshard_seconds, "lower")
+    yield ComparedFigure("latency", "seconds", a.latency_seconds, b.latency_seconds, "lower")
     cost = a.chip_seconds_per_output_token, b.chip_seconds_per_output_token
-    yield Figure("cost", "chip-seconds", *cost, "lower")
+    yield ComparedFigure("cost", "chip-seconds", *cost, "lower")
     prices = [pair.decode.setting.cluster.chip.price_per_hour for pair in (a, b)]
     if prices[0] is not None and prices[1] is not None:
         paid = (cost[0] * prices[0] / 3600 * 1e6, cost[1] * prices[1] / 3600 * 1e6)
-        yield Figure("price_per_million_output_tokens", "currency", *paid, "lower")
-    yield Figure("throughput", "tokens/s", _throughput(a), _throughput(b), "higher")
+        yield ComparedFigure("price_per_million_output_tokens", "currency", *paid, "lower")
+    yield ComparedFigure(
+        "throughput", "tokens/s", a.output_tokens_per_second, b.output_tokens_per_second, "higher"
+    )
     for phase in ("prefill", "decode"):
         first, second = (_mfu(getattr(pair, phase), pair.basis) for pair in (a, b))
-        yield Figure(f"{phase}_mfu", "share", first, second, "higher")
+        yield ComparedFigure(f"{phase}_mfu", "share", first, second, "higher")
 
 
 def _mfu(prediction: Prediction, basis: Basis) -> float:
     return prediction.bound_mfu if basis == "bound" else prediction.mfu
 
 
-def _sizes(a: Pair, b: Pair) -> Iterator[Figure]:
+def _sizes(a: Pair, b: Pair) -> Iterator[ComparedFigure]:
     """What chips hold, and how many there are."""
-    yield Figure("context", "tokens", a.decode.max_context, b.decode.max_context, "higher")
-    yield Figure("batch", "sequences", a.decode.max_batch, b.decode.max_batch, "higher")
+    yield ComparedFigure("context", "tokens", a.decode.max_context, b.decode.max_context, "higher")
+    yield ComparedFigure("batch", "sequences", a.decode.max_batch, b.decode.max_batch, "higher")
     for phase in ("prefill", "decode"):
         held = getattr(a, phase).memory_bytes, getattr(b, phase).memory_bytes
         for part in dict.fromkeys([*held[0], *held[1]]):
-            yield Figure(f"{phase}_memory_{part}", "bytes", held[0].get(part, 0), held[1].get(part, 0), None)
+            yield ComparedFigure(
+                f"{phase}_memory_{part}", "bytes", held[0].get(part, 0), held[1].get(part, 0), None
+            )
     chips = a.decode.setting.cluster.chips, b.decode.setting.cluster.chips
-    yield Figure("chips", "chips", *chips, None)
-
-
-def _throughput(pair: Pair) -> float:
-    """Output tokens a second of all chips, prompts read in between."""
-    return pair.decode.setting.cluster.chips / pair.chip_seconds_per_output_token
+    yield ComparedFigure("chips", "chips", *chips, None)
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

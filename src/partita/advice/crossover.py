@@ -83,7 +83,7 @@ def crossovers(
     `candidates` are other layouts of the same phase and model, on the chosen one's mesh or another; each is
     priced with the storage it comes with. At most about `evaluations` steps are priced: what one side does
     not need is left to the next. A candidate that is already better here is left out: it lost for reasons of
-    the whole plan. `basis`: the time they are compared by; errors as those of `basis.step_seconds`.
+    the whole plan. `basis`: the time they are compared by; errors as those of `pair.step_seconds`.
     """
     rivals = [c for c in candidates if not _better(c, chosen, basis)]
     quantities = QUANTITIES[chosen.phase]

@@ -1,6 +1,6 @@
 """A plan as options of vLLM, SGLang and TensorRT-LLM: tensor, pipeline and data parallelism, and one layout.
 
-`EngineFlags` is a plan in the words of any engine; `split` and `serving` are what engines ask for.
+`EngineFlags` is a plan in the words of any engine; `split` and `serving` are what engines need.
 
 Options as documented for vLLM 0.25 (docs.vllm.ai: engine arguments, data parallel deployment, context
 parallel deployment), SGLang (docs.sglang.io: server arguments; DP, DPA and router; decode context
@@ -33,7 +33,7 @@ class EngineFlags:
     differs: tuple[str, ...]
     """What the engine does otherwise than the plan although these options are its nearest words for it."""
     cannot: tuple[str, ...]
-    """By name, what of the plan it cannot express; empty where it can."""
+    """The parts of the plan that it cannot express, by name; empty where it can express all."""
 
     @property
     def expressible(self) -> bool:
@@ -100,7 +100,7 @@ def split(prediction: Prediction) -> Split:
 
 @dataclass(frozen=True)
 class Serving:
-    """What engines ask for beside the split; tokens are of one sequence."""
+    """What engines need besides the split; tokens are of one sequence."""
 
     tensor: int  # ways of tensor parallelism
     stages: int
@@ -117,7 +117,7 @@ class Serving:
 
 
 def serving(pair: Pair) -> Serving:
-    """What a pair's setting asks engines for."""
+    """What a pair's setting requires of engines."""
     setting, decode = pair.decode.setting, split(pair.decode)
     workload, formats = setting.workload, setting.formats
     new = workload.prompt - workload.prefix
@@ -193,7 +193,7 @@ def sglang(pair: Pair) -> EngineFlags:
         )
     if decode.batch > 1 and asked.replicas > 1:
         cannot.append(
-            "replicas beside attention over batch: --dp-size says one of them; start each replica alone"
+            "replicas besides attention over batch: --dp-size expresses one of them; start each replica alone"
         )
     differs = list(_formats(asked, "SGLang"))
     options = {
@@ -308,7 +308,7 @@ def _weights(phase: str, found: Split, engine: str) -> Iterator[str]:
     if found.e > 1:
         yield (
             f"2D weight-stationary {phase} ({found.e} x {found.f}): {engine} splits each matrix on one dim, "
-            "d_ff and heads, never on d_model besides"
+            "d_ff and heads, never on d_model as well"
         )
     if found.gathered > 1:
         yield (

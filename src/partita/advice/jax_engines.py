@@ -147,6 +147,6 @@ def other_engines(pair: Pair) -> list[EngineFlags]:
     return [vllm(pair), sglang(pair), tensorrt_llm(pair), maxtext(pair)]
 
 
-def in_other_terms(pair: Pair) -> dict[str, Any]:
+def other_engines_json(pair: Pair) -> dict[str, Any]:
     """JSON: `jax` (PartitionSpecs, which express every plan) and `engines`."""
-    return {"jax": partition_specs(pair), "engines": [terms.as_json() for terms in other_engines(pair)]}
+    return {"jax": partition_specs(pair), "engines": [flags.as_json() for flags in other_engines(pair)]}

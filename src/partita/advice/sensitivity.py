@@ -1,7 +1,7 @@
 """What faster links, memory or compute, or more memory, would change: the chosen pair priced on other chips.
 
-Each change is made alone, 10% unless told otherwise, to every chip and every axis of the fabric. Knows
-nothing about which layouts there are; a `choose` callback tells whether the choice would change.
+Each change is made alone, 10% by default, to every chip and every axis of the fabric. A `choose`
+callback tells whether the choice would change.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ WHAT = {
 class Sensitivity:
     """One change, and the objective before and after: seconds, chip-seconds per output token, or tokens.
 
-    By the pair's own time, the bound or the estimate; `bound` is the same change by the bound where that is
-    not the pair's.
+    They are by the pair's own time, the bound or the estimate; `bound` is the same change by the bound where
+    that is not the pair's.
     """
 
     what: str

@@ -2,7 +2,6 @@
 
 The header is parsed here rather than by `gguf.GGUFReader`, which takes seconds over a vocabulary and trusts
 the lengths in the file; the `gguf` library gives the number formats and their dequantisation.
-Knows nothing about Transformers: what the keys and tensors mean is for others.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """

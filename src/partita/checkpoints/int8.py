@@ -2,7 +2,7 @@
 
 A channel's scale is the largest magnitude in it divided by 127, so that value = int8 * scale with an error of
 at most half a scale. A channel is all the numbers that make one output of a matrix: fused matrices (the M of
-keys and values, or of gate and up) never share one. Knows nothing about files or devices.
+keys and values, or of gate and up) never share one.
 
 Source: Pope et al. 2022 (arXiv 2211.05102), section 3.6, after AQT (github.com/google/aqt).
 """

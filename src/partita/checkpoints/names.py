@@ -1,7 +1,7 @@
 """How each family of models calls and lays out its tensors, in Hugging Face folders and in GGUF files.
 
 The tables give for each parameter of `partita.specs.parameters` the stored tensors it is made of, in lines
-that `sources.py` explains. Knows nothing about how files are read.
+that `sources.py` explains.
 
 Sources: the modules of the transformers library and the tensors it saves; `gguf.constants.TENSOR_NAMES` and
 llama.cpp's convert_hf_to_gguf.py.

@@ -1,7 +1,4 @@
-"""The interface of checkpoints and its two implementations: over files, and over arrays in memory.
-
-Knows nothing about file formats, nor about what is done with the parameters.
-"""
+"""The interface of checkpoints and its two implementations: over files, and over arrays in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import numpy as np
 
 from partita.checkpoints.container import Index
 from partita.checkpoints.int8 import channel_index, dequantise
-from partita.checkpoints.sources import Read, Source
+from partita.checkpoints.sources import ReadStored, Source
 from partita.specs.model import Model
 from partita.specs.parameters import Parameter, all_parameters, scale_name
 
@@ -71,7 +68,7 @@ class StoredCheckpoint:
     model: Model
     sources: Mapping[str, Source]
     """The place of each parameter in the stored tensors, by its name."""
-    read_stored: Read
+    read_stored: ReadStored
     load_tokenizer: Callable[[], Tokenizer | None]
     """Called once, when the tokenizer is first asked for. Gives None where there is none, and raises
     InputError for a kind that is not read."""

@@ -2,7 +2,7 @@
 
 They are read slice by slice with every length checked, and written piece by piece, so that no tensor need be
 in memory whole. The header is parsed here: the safetensors library has no bfloat16 without torch or JAX, and
-says of a damaged file only that it is one. Knows nothing about Transformers.
+says of a damaged file only that it is one.
 
 Format: https://huggingface.co/docs/safetensors/index#format
 """

@@ -9,8 +9,6 @@ A line of text says which tensor, and how its axes are made of the letters of di
     "query_key_value.weight KTD E"          T: a key/value head's G queries, then its key, then its value
     "attn_q.weight KGd E"                   d: D with rotary pairs side by side, (2d, 2d + 1)
     "input_layernorm.weight E +1"           one is added to what is stored
-
-Knows nothing about families or file formats.
 """
 
 from __future__ import annotations
@@ -29,10 +27,10 @@ from partita.errors import InputError
 from partita.specs.model import Model
 from partita.specs.parameters import Shape, all_parameters
 
-Read = Callable[[str, Index], np.ndarray]
+ReadStored = Callable[[str, Index], np.ndarray]
 """Gives the values of a stored tensor, float32 or int8, at an index of it."""
 Ranges = Mapping[str, range]
-"""The part of each dim that is wanted, by letter."""
+"""The part of each dim to read, by letter."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class TensorPart:
         """The shape the stored tensor must have."""
         return tuple(axis.length for axis in self.axes)
 
-    def read(self, read: Read, wanted: Ranges, sizes: Mapping[str, int]) -> np.ndarray:
+    def read(self, read: ReadStored, wanted: Ranges, sizes: Mapping[str, int]) -> np.ndarray:
         """The values, their axes in the order of the parameter's dims."""
         asked = {**wanted, "D": range(sizes["D"])} if self.paired else wanted
         ranges = [axis.read_range(asked) for axis in self.axes]
@@ -99,7 +97,7 @@ class TensorPart:
 
 
 def _halves(values: np.ndarray, axis: int, wanted: range) -> np.ndarray:
-    """From pairs (2d, 2d + 1) along an axis to pairs (d, d + D/2), and of those the wanted ones."""
+    """The `wanted` positions of an axis, its pairs (2d, 2d + 1) reordered to pairs (d, d + D/2)."""
     size = values.shape[axis]
     order = np.arange(size).reshape(-1, 2).T.reshape(-1)
     return values.take(order[wanted.start : wanted.stop], axis)
@@ -117,7 +115,7 @@ class Source:
     def shape(self) -> Shape:
         return tuple(self.sizes[dim] for dim in self.dims)
 
-    def read(self, read: Read, index: Index, dtype: DTypeLike = np.float32) -> np.ndarray:
+    def read(self, read: ReadStored, index: Index, dtype: DTypeLike = np.float32) -> np.ndarray:
         """The values of the parameter at an index of it (() is all), contiguous in memory."""
         whole = (slice(None),) * len(self.dims) if index == () else index
         assert all(part.step in (None, 1) for part in whole), index

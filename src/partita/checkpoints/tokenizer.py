@@ -2,7 +2,7 @@
 
 Vocabularies are byte-level or of SentencePiece. Chat templates come with checkpoints, so they run in Jinja's
 sandbox, in the environment that Hugging Face documents for them: blocks trimmed, `raise_exception`,
-`strftime_now`, a `tojson` that leaves text alone. Knows nothing about where either was stored.
+`strftime_now`, a `tojson` that leaves text alone.
 """
 
 from __future__ import annotations

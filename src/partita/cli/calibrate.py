@@ -23,17 +23,18 @@ def command(
         Path | None, typer.Option("--save", help="Write the cluster with its profile, a .toml file for --on.")
     ] = None,
     devices: Annotated[
-        int | None, typer.Option("--devices", help="CPU devices to make, where there is no accelerator.")
+        int | None, typer.Option("--devices", help="CPU devices to create where there is no accelerator.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="For the clock; compiling takes about half a minute more.")
+        float,
+        typer.Option("--seconds", help="Seconds of measuring; compiling takes about half a minute more."),
     ] = 60.0,
     json: o.AsJson = False,
 ) -> None:
     """Measure this machine: matmuls, memory, collectives, whole steps; fit the profile of what they reach."""
     if save is not None:
         if save.suffix.lower() != ".toml":
-            raise InputError("save", save, "a cluster's file ends in .toml, so that --on knows it")
+            raise InputError("save", save, "a cluster's file must end in .toml, so that --on recognises it")
         check_place(save, "save")
     if not 1 <= seconds <= 3600:
         raise InputError("seconds", seconds, "1 to 3600 are accepted")
@@ -99,7 +100,7 @@ def measurements(found: Calibration) -> Table:
     from partita.report.tables import plain_table
     from partita.specs.units import format_seconds
 
-    table = plain_table("measured", "took", "fitted", "error", right=("took", "fitted", "error"))
+    table = plain_table("measurement", "measured", "fitted", "error", right=("measured", "fitted", "error"))
     for residuals in found.residuals.values():
         for r in residuals:
             took, made = format_seconds(r.measured_seconds), format_seconds(r.estimated_seconds)

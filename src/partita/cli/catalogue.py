@@ -47,7 +47,7 @@ def models(json: o.AsJson = False) -> None:
         table.add_row(m.name, *(f"{size:,}" for size in sizes), "no" if m.beyond_engine else "yes")
     show(
         table,
-        "runs: whether the engine runs it, the rest is planned for only; why, and sources: --json",
+        "runs: whether the engine runs it; the others can only be planned. Reasons and sources: --json",
     )
 
 

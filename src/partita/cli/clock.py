@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Clocking:
-    """What to time, as the flags gave it. run: of the cluster's mesh, the one layout of each phase; None for
-    `layouts` of each."""
+    """What to time, as the flags give it. run: makes the one layout of each phase for the cluster's mesh;
+    None to time `layouts` of each."""
 
     model: str
     on: str | None
@@ -58,7 +58,7 @@ def clocked(asked: Clocking, *, json: bool) -> None:
         show(table(phase), *summary(phase), "")
     show(
         f"Estimated by the profile {setting.cluster.name} before anything was measured; measured as the "
-        "median of interleaved visits, scaled by the probe beside each to the machine's best speed meanwhile."
+        "median of interleaved runs, each scaled by a probe beside it to the machine's best speed meanwhile."
         f"{_speed(phases)}"
     )
 
@@ -68,11 +68,11 @@ def _speed(phases: tuple[PhaseClock, ...]) -> str:
     if slower == 1:
         return ""
     change = f"{abs(slower - 1):.0%} {'slower' if slower > 1 else 'faster'}"
-    return f" The probe ran {change} than at calibration, which no time here is corrected by."
+    return f" The probe ran {change} than at calibration; no time here is corrected for that."
 
 
 def _predictions(asked: Clocking) -> list[Prediction]:
-    """Of both phases, priced on the cluster of --on. Raises InputError for wrong flags."""
+    """Both phases, priced on the cluster of --on. Raises InputError for wrong flags."""
     if asked.on is None:
         raise InputError("on", None, "--clock needs the cluster that partita calibrate --save wrote")
     if not 1 <= asked.seconds <= 3600:
@@ -111,7 +111,7 @@ def _predictions(asked: Clocking) -> list[Prediction]:
             layout = f"{short.phase}'s layout {short.layout.roles}"
             raise InputError("model", asked.model, f"does not fit {cluster.name} in {layout}")
     if not found:
-        raise InputError("model", asked.model, f"fits {asked.on} in no layout of mesh {mesh}")
+        raise InputError("model", asked.model, f"no layout of it on mesh {mesh} fits {asked.on}")
     return found
 
 

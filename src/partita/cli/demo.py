@@ -28,7 +28,7 @@ _PREFILL, _DECODE = "wg-xyz/batch", "ws2d/batch"
 
 
 def command(
-    prompt: Annotated[str, typer.Option("--prompt", help="Text to go on from.")] = "Once upon a time",
+    prompt: Annotated[str, typer.Option("--prompt", help="Text to continue.")] = "Once upon a time",
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens to generate.")] = 64,
     json: o.AsJson = False,
 ) -> None:

@@ -41,9 +41,9 @@ def prompt_of(
 ) -> tuple[list[int], str]:
     """The prompt's tokens, and the text that is shown before the answer (none for a chat)."""
     if (prompt is None) == (prompt_ids is None):
-        raise InputError("prompt", None, "give --prompt TEXT or --prompt-ids 1,2,3, one of the two")
+        raise InputError("prompt", None, "give either --prompt TEXT or --prompt-ids 1,2,3")
     if prompt_ids is not None and chat:
-        raise InputError("chat", None, "is for --prompt TEXT; token ids are taken as they are")
+        raise InputError("chat", None, "applies to --prompt TEXT; token ids are used as they are")
     if prompt_ids is not None:
         return s.token_ids("prompt-ids", prompt_ids), ""
     if checkpoint.tokenizer is None:
@@ -57,7 +57,7 @@ def prompt_of(
 
 def command(
     model: o.ModelName,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="Text to go on from.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="Text to continue.")] = None,
     prompt_ids: Annotated[str | None, typer.Option("--prompt-ids", help="Token ids: 1,2,3.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the chat template.")] = False,
     max_tokens: s.MaxTokens = 64,
@@ -78,23 +78,23 @@ def command(
     plan: o.PlanFile = None,
     mesh: o.MeshText = None,
     devices: o.Devices = None,
-    ffn: Annotated[str | None, typer.Option("--ffn", help=f"{o.FFN_HELP} ws2d unless given.")] = None,
+    ffn: Annotated[str | None, typer.Option("--ffn", help=f"{o.FFN_HELP} Default: ws2d.")] = None,
     attention: Annotated[
-        str | None, typer.Option("--attention", help=f"{o.ATTENTION_HELP} batch unless given.")
+        str | None, typer.Option("--attention", help=f"{o.ATTENTION_HELP} Default: batch.")
     ] = None,
     prefill_ffn: o.PrefillFfn = None,
     prefill_attention: o.PrefillAttention = None,
     dtype: Annotated[
-        str, typer.Option("--dtype", help="f32, bf16, or auto: what the devices are fast in.")
+        str, typer.Option("--dtype", help="f32, bf16, or auto: the format the devices are fast in.")
     ] = "auto",
     weights: Annotated[
-        str | None, typer.Option("--weights", help="int8; else as the plan or the checkpoint has them.")
+        str | None, typer.Option("--weights", help="int8; otherwise as in the plan or the checkpoint.")
     ] = None,
     kv: Annotated[
-        str | None, typer.Option("--kv", help="int8 for the cache; else as the plan has it.")
+        str | None, typer.Option("--kv", help="int8 for the cache; otherwise as in the plan.")
     ] = None,
     chunk: Annotated[
-        int | None, typer.Option("--chunk", help="Tokens of the prompt read in one step, at most.")
+        int | None, typer.Option("--chunk", help="Most prompt tokens to read in one step.")
     ] = None,
     overlap: o.Overlap = "none",
     json: o.AsJson = False,
@@ -120,7 +120,7 @@ def command(
         )
     run_options = RunOptions(overlap_of(overlap))
     if sampling.greedy and (given := s.drawn_only(sampling)):
-        show_note(f"at temperature 0 the likeliest token is always taken: {', '.join(given)} change nothing")
+        show_note(f"at temperature 0 the likeliest token is always taken: {', '.join(given)} have no effect")
     if sampling.seed is None:  # said in what is printed, so that it can be had again
         sampling = sampling.model_copy(update={"seed": secrets.randbits(63)})
     run = o.read_placement(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention)

@@ -103,8 +103,8 @@ def run(arguments: list[str]) -> int:
 def _too_large(error: Exception) -> InputError:
     """What JAX says where a device has no more memory."""
     found = re.search(r"allocating (\d+) bytes", str(error))
-    size = f"{int(found[1]):,} bytes" if found else "what is asked for"
-    message = "more than a device has; ask for fewer tokens or samples, or give more devices"
+    size = f"{int(found[1]):,} bytes" if found else "the request"
+    message = "more than a device has; request fewer tokens or samples, or give more devices"
     return InputError("memory", size, message)
 
 

@@ -17,12 +17,14 @@ from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Float, Format, Formats
 from partita.specs.workload import Workload
 
-MODEL_HELP = "Catalogue name, a folder (config.json, or by `quantize`), a .gguf file, a Hugging Face repo id."
+MODEL_HELP = (
+    "Catalogue name, folder (config.json, or written by `quantize`), .gguf file or Hugging Face repo id."
+)
 MESH_HELP = "Logical mesh, e.g. x=4,y=4,z=4."
 FFN_HELP = "ws1d, ws2d, wg-x, wg-xy, wg-xyz, or roles such as x=e,y=f,z=f-gathered."
 ATTENTION_HELP = "heads, batch, context, or roles such as x=heads,y=batch,z=context."
 OVERLAP_HELP = (
-    "Collectives looped with their einsums: none, one-way, two-way, or pairs such as ffn/out/scatter=two-way."
+    "Overlap of collectives with einsums: none, one-way, two-way, or such as ffn/out/scatter=two-way."
 )
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -32,15 +34,19 @@ MeshText = Annotated[str | None, typer.Option("--mesh", help=MESH_HELP)]
 Weights = Annotated[str, typer.Option("--weights", help="Format of the weights: bf16, int8 or f32.")]
 Kv = Annotated[str, typer.Option("--kv", help="Format of the KV cache: bf16, int8 or f32.")]
 Activations = Annotated[str, typer.Option("--activations", help="Format of activations: bf16 or f32.")]
-Reduce = Annotated[str, typer.Option("--reduce", help="Format partial sums travel in: f32 or bf16.")]
+Reduce = Annotated[str, typer.Option("--reduce", help="Format in which partial sums are sent: f32 or bf16.")]
 Phase = Annotated[str, typer.Option("--phase", help="prefill or decode.")]
 Ffn = Annotated[str, typer.Option("--ffn", help=FFN_HELP)]
 Attention = Annotated[str, typer.Option("--attention", help=ATTENTION_HELP)]
-PrefillFfn = Annotated[str | None, typer.Option("--prefill-ffn", help="Where prefill differs.")]
-PrefillAttention = Annotated[str | None, typer.Option("--prefill-attention", help="Where prefill differs.")]
-PlanFile = Annotated[str | None, typer.Option("--plan", help="A plan.json: its mesh and layouts are run.")]
+PrefillFfn = Annotated[
+    str | None, typer.Option("--prefill-ffn", help="The same for prefill, where it differs.")
+]
+PrefillAttention = Annotated[
+    str | None, typer.Option("--prefill-attention", help="The same for prefill, where it differs.")
+]
+PlanFile = Annotated[str | None, typer.Option("--plan", help="A plan.json, whose mesh and layouts are used.")]
 Devices = Annotated[
-    int | None, typer.Option("--devices", help="Make this many CPU devices where there is no accelerator.")
+    int | None, typer.Option("--devices", help="CPU devices to create where there is no accelerator.")
 ]
 Overlap = Annotated[str, typer.Option("--overlap", help=OVERLAP_HELP)]
 Batch = Annotated[int, typer.Option("--batch", help="Sequences.")]
@@ -55,9 +61,9 @@ Prefix = Annotated[
     int, typer.Option("--prefix", help="Prompt tokens whose keys and values are cached already.")
 ]
 Chunk = Annotated[
-    int | None, typer.Option("--chunk", help="New prompt tokens a prefill step; all of them unless given.")
+    int | None, typer.Option("--chunk", help="New prompt tokens per prefill step. Default: all of them.")
 ]
-Samples = Annotated[int, typer.Option("--samples", help="Sequences written for each prompt.")]
+Samples = Annotated[int, typer.Option("--samples", help="Sequences generated for each prompt.")]
 
 
 def read_formats(weights: str, kv: str, activations: str, reduce: str) -> Formats:

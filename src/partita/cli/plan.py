@@ -44,7 +44,7 @@ def command(
     prefill_batch: p.PrefillBatch = None,
     samples: Annotated[int, typer.Option("--samples", help="Sequences generated for each prompt.")] = 1,
     context: Annotated[
-        int | None, typer.Option("--context", help="Tokens the cache holds; prompt + output unless given.")
+        int | None, typer.Option("--context", help="Tokens the cache holds. Default: prompt + output.")
     ] = None,
     chunk: p.Chunk = None,
     weights: p.WeightsText = None,
@@ -59,19 +59,19 @@ def command(
     memory: p.Memory = None,
     rate: p.Rate = None,
     price: Annotated[
-        str | None, typer.Option("--price", help="Of one chip for an hour, in your currency: 2.5.")
+        str | None, typer.Option("--price", help="Price of one chip for an hour, in your currency: 2.5.")
     ] = None,
     mesh: o.MeshText = None,
     stages: p.Stages = None,
     disaggregate: Annotated[
-        bool, typer.Option("--disaggregate", help="Also plan prefill and decode on pools of their own.")
+        bool, typer.Option("--disaggregate", help="Also plan prefill and decode on separate pools of chips.")
     ] = False,
     top: Annotated[int, typer.Option("--top", help="How many pairs of layouts to list.")] = 5,
     compare: Annotated[
-        Path | None, typer.Option("--compare", help="A saved plan to set beside this one.")
+        Path | None, typer.Option("--compare", help="A saved plan to compare with this one.")
     ] = None,
     engines: Annotated[
-        bool, typer.Option("--engines", help="Also print the plan in other engines' terms.")
+        bool, typer.Option("--engines", help="Also print the plan as options of other engines.")
     ] = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the frontier over batches into a .png or .svg file.")
@@ -82,7 +82,7 @@ def command(
     """Choose the layouts of both phases that serve the objective best, by the estimate or the bound."""
     preset = None if regime is None else regimes.regime(regime)
     sizes = p.read_sizes(batch, prefill_batch, chunk, stages, preset)
-    tokens = p.Tokens(prompt, output, prefix, trace, preset)
+    tokens = p.TokenOptions(prompt, output, prefix, trace, preset)
     traffic = tokens.traffic()
     workload = p.read_workload(tokens, traffic, sizes, context, samples)
     request = PlanRequest(
@@ -144,7 +144,7 @@ def _other(path: Path) -> SavedPlan:
 
 
 def _price(plan: Plan, given: float | None) -> float | None:
-    """Of a chip-hour: as given, else as the cluster's file says."""
+    """The price of a chip-hour: as given, or else as the cluster's file says."""
     return plan.decode.setting.cluster.chip.price_per_hour if given is None else given
 
 
@@ -154,7 +154,7 @@ def _pools(request: PlanRequest, on: str) -> DisaggregatedPlan:
     most = request.clusters[-1].chips
     if on.lower().endswith(".toml"):
         raise InputError(
-            "disaggregate", on, "needs a family of the catalogue, whose smaller clusters it knows"
+            "disaggregate", on, "needs a cluster family of the catalogue, whose smaller sizes are known"
         )
     return plan_disaggregated(request, parse_clusters(f"{family}:auto", most), most)
 

@@ -29,52 +29,55 @@ ClusterOrFamily = Annotated[
 ]
 Prompt = Annotated[
     Text,
-    typer.Option("--prompt", help="Prompt tokens, or a distribution: 512:0.7,4096:0.3. 2048 unless given."),
+    typer.Option("--prompt", help="Prompt tokens, or a distribution: 512:0.7,4096:0.3. Default: 2048."),
 ]
 Output = Annotated[
-    Text, typer.Option("--output", help="Tokens each sequence generates, or a distribution. 64 unless given.")
+    Text, typer.Option("--output", help="Tokens each sequence generates, or a distribution. Default: 64.")
 ]
 Prefix = Annotated[
-    Text, typer.Option("--prefix", help="Of each prompt, tokens cached already; or a distribution.")
+    Text, typer.Option("--prefix", help="Cached tokens at the start of each prompt, or a distribution.")
 ]
 Trace = Annotated[
-    Text, typer.Option("--trace", help="CSV of requests: prompt,output and perhaps prefix,weight.")
+    Text, typer.Option("--trace", help="CSV of requests: columns prompt,output and optionally prefix,weight.")
 ]
 RegimeName = Annotated[
     Text, typer.Option("--regime", help=f"Preset of the paper: {', '.join(REGIMES)}; other options win.")
 ]
 BatchText = Annotated[
-    Text, typer.Option("--batch", help="Sequences decoded together, or auto, which it is unless given.")
+    Text, typer.Option("--batch", help="Sequences decoded together, or auto (the default).")
 ]
 PrefillBatch = Annotated[Text, typer.Option("--prefill-batch", help="Prompts prefilled together, or auto.")]
 Chunk = Annotated[
-    Text, typer.Option("--chunk", help="Prompt tokens in one prefill step, or auto; whole unless given.")
+    Text,
+    typer.Option("--chunk", help="Prompt tokens in one prefill step, or auto. Default: the whole prompt."),
 ]
-WeightsText = Annotated[Text, typer.Option("--weights", help="bf16 (unless given), int8, f32, or auto.")]
-KvText = Annotated[Text, typer.Option("--kv", help="bf16 (unless given), int8, f32, or auto.")]
+WeightsText = Annotated[Text, typer.Option("--weights", help="bf16 (the default), int8, f32, or auto.")]
+KvText = Annotated[Text, typer.Option("--kv", help="bf16 (the default), int8, f32, or auto.")]
 ObjectiveText = Annotated[
-    Text, typer.Option("--objective", help="latency (unless given), cost, throughput or context.")
+    Text, typer.Option("--objective", help="latency (the default), cost, throughput or context.")
 ]
 ByText = Annotated[
     Text,
     typer.Option(
         "--by",
         metavar="|".join(BASES),
-        help="What is ranked and limited: the estimate where the profile compares layouts, else the bound.",
+        help="Times to rank by. Default: the estimate where the profile compares layouts, else the bound.",
     ),
 ]
 MaxTtft = Annotated[Text, typer.Option("--max-ttft", help="Limit on the time to first token: 300ms.")]
 MaxTpot = Annotated[Text, typer.Option("--max-tpot", help="Limit on a decode step: 30ms.")]
 MaxChips = Annotated[int | None, typer.Option("--max-chips", help="Most chips to use.")]
-Memory = Annotated[Text, typer.Option("--memory", help="Most memory of a chip to use: 70GB.")]
-Rate = Annotated[Text, typer.Option("--rate", help="Prompts that arrive: 3/s. The plan must sustain it.")]
+Memory = Annotated[Text, typer.Option("--memory", help="Most memory to use of each chip: 70GB.")]
+Rate = Annotated[
+    Text, typer.Option("--rate", help="Arrival rate of prompts, which the plan must sustain: 3/s.")
+]
 Stages = Annotated[
-    Text, typer.Option("--stages", help="Pipeline stages over the nodes, or auto, which it is unless given.")
+    Text, typer.Option("--stages", help="Pipeline stages over the nodes, or auto (the default).")
 ]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SizeOptions:
     """The sizes that `partita plan` may choose: each as given or None, and whether it is left open."""
 
     batch: int | None
@@ -86,7 +89,9 @@ class Sizes:
     auto_chunk: bool
 
 
-def read_sizes(batch: Text, prefill_batch: Text, chunk: Text, stages: Text, preset: Regime | None) -> Sizes:
+def read_sizes(
+    batch: Text, prefill_batch: Text, chunk: Text, stages: Text, preset: Regime | None
+) -> SizeOptions:
     """The batch is left open unless it is given, by its option or by a preset."""
     decoded, auto_batch = _whole_or_auto("batch", batch)
     auto_batch = auto_batch or (batch is None and preset is None)
@@ -97,11 +102,11 @@ def read_sizes(batch: Text, prefill_batch: Text, chunk: Text, stages: Text, pres
         decoded = preset.batch if decoded is None else decoded
         if prefilled is None and not auto_prefill_batch:
             prefilled = min(preset.prefill_batch, decoded)
-    return Sizes(decoded, prefilled, chunked, staged, auto_batch, auto_prefill_batch, auto_chunk)
+    return SizeOptions(decoded, prefilled, chunked, staged, auto_batch, auto_prefill_batch, auto_chunk)
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenOptions:
     """Tokens of the requests to plan for, as the options give them; a preset has those that they do not."""
 
     prompt: Text
@@ -114,7 +119,7 @@ class Tokens:
         return {"prompt": self.prompt, "output": self.output, "prefix": self.prefix}
 
     def usual(self) -> dict[str, int]:
-        """What is not given."""
+        """The tokens of the options that are not given."""
         if self.preset is None:
             return {"prompt": 2048, "output": 64, "prefix": 0}
         return {"prompt": self.preset.prompt, "output": self.preset.output, "prefix": self.preset.prefix}
@@ -125,7 +130,7 @@ class Tokens:
         if self.trace is not None:
             if texts:
                 name = next(iter(texts))
-                raise InputError(name, texts[name], "a trace says that itself: give one of the two")
+                raise InputError(name, texts[name], "a trace gives this too; give only one of the two")
             return read_trace(self.trace)
         if not any(mark in text for text in texts.values() for mark in ":,"):
             return None
@@ -134,7 +139,7 @@ class Tokens:
         return Traffic.of(lengths["prompt"], lengths["output"], lengths["prefix"])
 
     def means(self, traffic: Traffic | None) -> dict[str, int]:
-        """Prompt, output and prefix of the workload: of traffic the means, rounded."""
+        """Prompt, output and prefix of the workload: for traffic, the rounded means."""
         if traffic is not None:
             prompt, prefix = max(1, round(traffic.mean_prompt)), round(traffic.mean_prefix)
             output = max(1, round(traffic.mean_output))
@@ -163,7 +168,7 @@ class Tokens:
 
 
 def read_workload(
-    tokens: Tokens, traffic: Traffic | None, sizes: Sizes, context: int | None, samples: int
+    tokens: TokenOptions, traffic: Traffic | None, sizes: SizeOptions, context: int | None, samples: int
 ) -> Workload:
     """The workload to plan for; where sizes are left open, with the smallest."""
     workload = Workload(
@@ -227,6 +232,8 @@ def _context(context: int | None, traffic: Traffic | None) -> int | None:
         return context
     if context is not None and context < traffic.longest:
         raise InputError(
-            "context", context, f"the longest request has {traffic.longest} tokens: that many or more"
+            "context",
+            context,
+            f"the longest request has {traffic.longest} tokens; at least as many are needed",
         )
     return context or traffic.longest

@@ -19,16 +19,24 @@ if TYPE_CHECKING:
 
 def command(
     model: o.ModelName,
-    text: Annotated[str | None, typer.Option("--text", help="A file; unless given, one of our own.")] = None,
+    text: Annotated[
+        str | None, typer.Option("--text", help="A text file. Default: one that is shipped.")
+    ] = None,
     formats: Annotated[
-        str, typer.Option("--formats", help="Of bf16, int8 (weights), int8+kv (cache too), with commas.")
+        str,
+        typer.Option(
+            "--formats", help="Formats joined by commas: bf16, int8 (weights), int8+kv (cache too)."
+        ),
     ] = "bf16,int8,int8+kv",
     activations: Annotated[
-        str, typer.Option("--activations", help="f32 or bf16: what int8 leaves in floating point.")
+        str, typer.Option("--activations", help="f32 or bf16: format of what int8 leaves in floating point.")
     ] = "f32",
-    tokens: Annotated[int, typer.Option("--tokens", help="Of the text at most, from its start.")] = 2048,
+    tokens: Annotated[
+        int, typer.Option("--tokens", help="Most tokens to use, from the start of the text.")
+    ] = 2048,
     window: Annotated[
-        int | None, typer.Option("--window", help="Tokens that are run together; 512 or the model's most.")
+        int | None,
+        typer.Option("--window", help="Tokens in one window. Default: 512, or the model's most if fewer."),
     ] = None,
     mesh: o.MeshText = None,
     devices: o.Devices = None,
@@ -46,7 +54,7 @@ def command(
 
     checkpoint = open_checkpoint(model)
     if checkpoint.tokenizer is None:
-        raise InputError("model", model, "has no tokenizer, so a text means nothing to it")
+        raise InputError("model", model, "has no tokenizer, so it cannot read a text")
     chosen = devices_for(run.mesh.chips, devices)
     from partita.engine.requests import check_prompts
     from partita.measure.quality import formats_named, measure, shipped_text, windows_of
@@ -87,7 +95,7 @@ def _read(path: str) -> str:
     except OSError as error:
         raise InputError("text", path, f"cannot be read: {error.strerror}") from None
     except ValueError:  # not UTF-8, or no path at all
-        raise InputError("text", path, "is no text in UTF-8") from None
+        raise InputError("text", path, "is not UTF-8 text") from None
 
 
 def _as_json(name: str, formats: Formats, found: Difference) -> dict:
@@ -109,7 +117,7 @@ def _as_json(name: str, formats: Formats, found: Difference) -> dict:
 def _table(rows: list[tuple[str, Formats, Difference]]):
     from partita.report.tables import plain_table
 
-    right = ("perplexity", "change", "same top token", "logit error, rms", "largest", "KL divergence")
+    right = ("perplexity", "change", "same top token", "RMS logit error", "largest", "KL divergence")
     table = plain_table("", "weights", "activations", "cache", *right, right=right)
     for name, formats, found in rows:
         table.add_row(

@@ -16,8 +16,10 @@ from partita.errors import InputError
 
 def command(
     model: o.ModelName,
-    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to make.")],
-    dtype: Annotated[str, typer.Option("--dtype", help="bf16 or f32: norms, biases, positions.")] = "bf16",
+    out: Annotated[str, typer.Argument(metavar="OUT", help="Folder to write.")],
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="Format of norms, biases and positions: bf16 or f32.")
+    ] = "bf16",
     json: o.AsJson = False,
 ) -> None:
     """Write a model's weights in int8, as a folder that every command takes for MODEL."""

@@ -11,39 +11,39 @@ import typer
 from partita.errors import InputError
 from partita.specs.sampling import Sampling
 
-MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Tokens to generate at most.")]
-Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token each time.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Most tokens to generate.")]
+Temperature = Annotated[float, typer.Option("--temperature", help="0 always takes the most likely token.")]
 TopK = Annotated[int, typer.Option("--top-k", help="Only the k most likely tokens; 0 for all.")]
 TopP = Annotated[
-    float, typer.Option("--top-p", help="Only the most likely tokens of this probability together.")
+    float, typer.Option("--top-p", help="Only the most likely tokens whose probabilities add up to this.")
 ]
 MinP = Annotated[
-    float, typer.Option("--min-p", help="Only tokens of this share of the most likely one's probability.")
+    float, typer.Option("--min-p", help="Only tokens with at least this share of the highest probability.")
 ]
 RepetitionPenalty = Annotated[
     float, typer.Option("--repetition-penalty", help="Divides logits of tokens in the prompt or the output.")
 ]
 PresencePenalty = Annotated[
-    float, typer.Option("--presence-penalty", help="Taken from logits of tokens in the output, -2 to 2.")
+    float, typer.Option("--presence-penalty", help="Subtracted from logits of tokens in the output, -2 to 2.")
 ]
 FrequencyPenalty = Annotated[
-    float, typer.Option("--frequency-penalty", help="The same for each time they are there, -2 to 2.")
+    float, typer.Option("--frequency-penalty", help="The same, for each time they occur, -2 to 2.")
 ]
 LogitBias = Annotated[
     str | None, typer.Option("--logit-bias", help="Added to logits of tokens: 50=-100,7=2.5.")
 ]
 Stop = Annotated[
-    list[str] | None, typer.Option("--stop", help="A text the output ends before; may be given again.")
+    list[str] | None, typer.Option("--stop", help="End the output before this text; may be repeated.")
 ]
 StopTokenIds = Annotated[
-    str | None, typer.Option("--stop-token-ids", help="Tokens the output ends before: 1,2,3.")
+    str | None, typer.Option("--stop-token-ids", help="End the output before any of these tokens: 1,2,3.")
 ]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's own end of text.")]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Continue past the model's end of text.")]
 Logprobs = Annotated[
-    int | None, typer.Option("--logprobs", help="Log-probabilities, with so many alternatives; in --json.")
+    int | None, typer.Option("--logprobs", help="Log-probabilities with this many alternatives, in --json.")
 ]
 Samples = Annotated[int, typer.Option("--n", help="Samples of the prompt, which is read once.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Of the randomness; another each time by default.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Random seed. Default: a new one each time.")]
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def check_tokens(sampling: Sampling, vocabulary: int) -> None:
 
 
 def drawn_only(sampling: Sampling) -> list[str]:
-    """Which settings were given that only a draw heeds."""
+    """The settings given that only matter to a random draw."""
     names = {"top_k": "--top-k", "top_p": "--top-p", "min_p": "--min-p", "seed": "--seed", "n": "--n"}
     return [flag for name, flag in names.items() if getattr(sampling, name) != getattr(Sampling(), name)]
 

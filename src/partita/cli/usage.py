@@ -21,7 +21,7 @@ def usage_error(error: typer.TyperException, arguments: list[str]) -> InputError
     if option and hasattr(error, "possibilities"):
         near = " or ".join(getattr(error, "possibilities", None) or ())
         return InputError(
-            option, None, f"is no option here; {f'did you mean {near}? ' if near else ''}{_help(error)}"
+            option, None, f"is not an option here; {f'did you mean {near}? ' if near else ''}{_help(error)}"
         )
     if option:
         return InputError(option.lstrip("-"), None, f"needs a value; {_help(error)}")

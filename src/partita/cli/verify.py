@@ -26,37 +26,39 @@ def command(
     model: o.ModelName,
     mesh: o.MeshText = None,
     plan: o.PlanFile = None,
-    ffn: Annotated[str | None, typer.Option("--ffn", help=f"{o.FFN_HELP} All unless given.")] = None,
+    ffn: Annotated[str | None, typer.Option("--ffn", help=f"{o.FFN_HELP} Default: all.")] = None,
     attention: Annotated[str | None, typer.Option("--attention", help=o.ATTENTION_HELP)] = None,
     prefill_ffn: o.PrefillFfn = None,
     prefill_attention: o.PrefillAttention = None,
     batch: o.Batch = 8,
-    prompt: Annotated[int, typer.Option("--prompt", help="Prompt tokens of each.")] = 16,
+    prompt: Annotated[int, typer.Option("--prompt", help="Prompt tokens of each sequence.")] = 16,
     context: Annotated[int, typer.Option("--context", help="Tokens the cache holds.")] = 32,
-    dtype: Annotated[str, typer.Option("--dtype", help="f32, counted in HLO too, or bf16.")] = "f32",
+    dtype: Annotated[str, typer.Option("--dtype", help="f32, also counted in HLO, or bf16.")] = "f32",
     devices: o.Devices = None,
     overlap: o.Overlap = "none",
     clock: Annotated[
-        bool, typer.Option("--clock", help="Time steps, and compare with the estimates of --on.")
+        bool, typer.Option("--clock", help="Time steps and compare them with the estimates for --on.")
     ] = False,
     on: Annotated[
         str | None, typer.Option("--on", help="With --clock: the file that partita calibrate wrote.")
     ] = None,
     layouts: Annotated[
-        int, typer.Option("--layouts", help="With --clock: layouts of each phase, from the best to bad ones.")
+        int,
+        typer.Option(
+            "--layouts", help="With --clock: how many layouts of each phase, from the best to poor ones."
+        ),
     ] = 10,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="With --clock: for timing, beside compiling.")
+        float, typer.Option("--seconds", help="With --clock: seconds of timing, compiling not included.")
     ] = 60.0,
     json: o.AsJson = False,
 ) -> None:
-    """Compare what the cost model says is moved, or how long it takes, with what the compiled program
-    does."""
+    """Compare the bytes or times that the cost model predicts with those of the compiled program."""
     if dtype not in ("f32", "bf16"):
         raise InputError("dtype", dtype, "accepted are f32, bf16")
     if clock:
         if overlap != "none":
-            raise InputError("overlap", overlap, "is not for --clock: estimates are of steps without")
+            raise InputError("overlap", overlap, "is not for --clock: estimates do not count overlap")
         named = (
             ffn is not None or attention is not None or prefill_ffn or prefill_attention or plan is not None
         )
@@ -70,7 +72,7 @@ def command(
         clocked(asked, json=json)
         return
     if on is not None:
-        raise InputError("on", on, "is for --clock, which compares times; bytes hang on no cluster")
+        raise InputError("on", on, "is for --clock, which compares times; bytes do not depend on the cluster")
     if mesh is None and plan is None:
         raise InputError("mesh", None, f"--mesh or --plan is needed; {o.MESH_HELP}")
     workload = Workload(prompt=prompt, output=1, batch=batch, context=context)
@@ -140,7 +142,8 @@ def table(checks: list[Check]):
                 shown[2] = "not counted"
             found.add_row(check.phase, check.layout, kind, *shown, "=" if check.exact else "DIFFERS")
         if check.memory is not None:
-            held, taken = check.memory
-            fits = "no more" if taken <= held else "MORE"
-            found.add_row(check.phase, check.layout, "(memory held)", f"{held:,}", "", f"{taken:,}", fits)
+            predicted_bytes, compiled_bytes = check.memory
+            fits = "within" if compiled_bytes <= predicted_bytes else "MORE"
+            sizes = (f"{predicted_bytes:,}", "", f"{compiled_bytes:,}")
+            found.add_row(check.phase, check.layout, "memory", *sizes, fits)
     return found

@@ -26,7 +26,7 @@ from partita.cost.ledger import Entry, Loop, Sized
 from partita.cost.links import Links
 from partita.cost.local_sizes import LocalSizes
 from partita.cost.number import Number
-from partita.sharding.reshard import Step
+from partita.sharding.reshard import ReshardStep
 
 
 def messages(chips: Number, entries: Number, two_way: bool) -> Number:
@@ -74,7 +74,7 @@ def split_dot(dot: Entry, loop: Loop, operand_bytes: Number, out_bytes: Number) 
     return replace(dot, moved_bytes=dot.moved_bytes + moved_again(loop, operand_bytes, out_bytes))
 
 
-def permutations(t: Sized, step: Step, loop: Loop, local: LocalSizes) -> Number:
+def permutations(t: Sized, step: ReshardStep, loop: Loop, local: LocalSizes) -> Number:
     """How many permutations stand for the collective that takes t along the ring of the loop."""
     shard = step.before if step.kind == "all-gather" else step.after  # its dim as it travels
     entries = t.sizes[step.dim] // local.shards(shard[step.dim])

@@ -13,7 +13,7 @@ from partita.cost.local_sizes import LocalSizes
 from partita.cost.number import Number, larger
 from partita.program.options import Backend
 from partita.sharding.interleave import INTERLEAVED
-from partita.sharding.reshard import Step
+from partita.sharding.reshard import ReshardStep
 from partita.specs.formats import BYTES
 
 STORED = ("weight", "cache", "read")
@@ -52,7 +52,7 @@ class LiveMemory:
         if done:
             self._all_waiting = sum(self._waiting.values())
 
-    def hold_step(self, t: Sized, step: Step, before: Sized, moves: Number) -> None:
+    def hold_step(self, t: Sized, step: ReshardStep, before: Sized, moves: Number) -> None:
         """A collective takes `before` to t; axes of one chip move nothing."""
         if t.kind in STORED:
             return
@@ -66,13 +66,13 @@ class LiveMemory:
                 held = larger(held, 2 * size)
         self.hold(besides=held * moves)
 
-    def copies(self, before: Sized, step: Step, moves: Number) -> Number:
+    def copies(self, before: Sized, step: ReshardStep, moves: Number) -> Number:
         """How often a gathered weight is held until it has been multiplied with: XLA may well keep the blocks
         that it came in while the product has begun."""
         copies = moves * (2 if step.loses and self._twice(step, step.loses) else 1)
         return larger(before.moved, copies)
 
-    def _twice(self, step: Step, dim: str) -> bool:
+    def _twice(self, step: ReshardStep, dim: str) -> bool:
         """Whether shards of a dim have to be put in place: its places are interleaved over chips, or the
         shards are blocks and other dims are in front of it."""
         return dim == INTERLEAVED or (self._backend.in_blocks and step.before.dims.index(dim) > 0)

@@ -20,16 +20,16 @@ from partita.cost.ledger import Entry, Ledger, Loop, Sized
 from partita.cost.live_memory import STORED, LiveMemory
 from partita.cost.local_sizes import LocalSizes
 from partita.cost.number import Amount, Number, part_of, quotient
-from partita.cost.sampling import Draws
+from partita.cost.sampling import DrawCosts
 from partita.program.ops import Product, Seen
 from partita.program.options import RunOptions, gather_step, name_of, scatter_step
-from partita.sharding.reshard import Step, reshard
+from partita.sharding.reshard import ReshardStep, reshard
 from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 
 
-class CostOps(Draws):
+class CostOps(DrawCosts):
     """`program.ops.Ops` over `Sized` for a mesh whose axes have `sizes` chips.
 
     `free_permutes` leaves collective-permutes out: for a lower bound over all orders of the axes.
@@ -84,7 +84,7 @@ class CostOps(Draws):
             t = self._step(t, step)
         return replace(t, scale=scale)
 
-    def _step(self, t: Sized, step: Step, loop: Loop | None = None) -> Sized:
+    def _step(self, t: Sized, step: ReshardStep, loop: Loop | None = None) -> Sized:
         """t after the step, or, with `loop`, after the permutations around a ring that stand for it."""
         before, shards = t, self.local.shards(step.axes)
         kind = "gathered" if t.kind == "weight" and step.kind != "slice" else t.kind
@@ -168,7 +168,7 @@ class CostOps(Draws):
             out = self._looped(out, step, loop, [(a, b, out)])
         return self.to(out, to)
 
-    def _loop(self, step: Step | None, kind: str, *scopes: str) -> Loop | None:
+    def _loop(self, step: ReshardStep | None, kind: str, *scopes: str) -> Loop | None:
         """The ring that a collective goes round, where the options loop it with the product next to it and
         the ring of any of the candidates has more than one chip."""
         if step is None:
@@ -180,7 +180,7 @@ class CostOps(Draws):
         return Loop(f"{name}/{kind}", step.kind, way == "two-way", chips, ())
 
     def _looped(
-        self, t: Sized, step: Step, loop: Loop, products: Sequence[tuple[Sized, Sized, Sized]]
+        self, t: Sized, step: ReshardStep, loop: Loop, products: Sequence[tuple[Sized, Sized, Sized]]
     ) -> Sized:
         """t after the step that is looped with the products noted last: the operands and result of each.
 

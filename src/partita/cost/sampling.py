@@ -36,7 +36,7 @@ _FULL = 12
 """Arrays that penalties hold: those of a search, three numbers for each token, and its new count."""
 
 
-class Draws:
+class DrawCosts:
     """Sizes on a chip of what is drawn from logits [B L=1 V], all of it float32."""
 
     def __init__(self, local: LocalSizes, memory: LiveMemory):

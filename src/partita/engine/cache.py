@@ -30,14 +30,14 @@ from partita.specs.parameters import all_parameters, scale_name
 WHOLE = PartitionSpec()
 
 
-class Part(NamedTuple):
+class CachePart(NamedTuple):
     """The keys of a layer [B K D S], or its values [B K S D], and in int8 a scale for each row [B K S]."""
 
     value: Any
     scale: Any = None
 
 
-Cache = tuple[tuple[Part, Part], ...]
+Cache = tuple[tuple[CachePart, CachePart], ...]
 """Keys and values of all layers: arrays, their shapes, or how they are split."""
 
 
@@ -107,7 +107,7 @@ class Shapes:
         places = [self.places(layer, capacity, queries) for layer in range(self.model.layers)]
         return tuple((self._part(keys, batch, n), self._part(values, batch, n)) for n in places)
 
-    def _part(self, sharding: Sharding, batch: int, places: int) -> Part:
+    def _part(self, sharding: Sharding, batch: int, places: int) -> CachePart:
         sizes, dtype = {**self.padded, "B": batch, "S": places}, DTYPES[self.formats.kv]
 
         def shape(split: Sharding, dtype: Any) -> jax.ShapeDtypeStruct:
@@ -115,12 +115,14 @@ class Shapes:
             return jax.ShapeDtypeStruct(lengths, dtype, sharding=self.named(self.spec(split)))
 
         scale = shape(sharding.without("D"), jnp.float32) if dtype == jnp.int8 else None
-        return Part(shape(sharding, dtype), scale)
+        return CachePart(shape(sharding, dtype), scale)
 
     def cache_specs(self, keys: Sharding, values: Sharding) -> Cache:
         """How the cache of all layers is split."""
         scaled = self.formats.kv == "int8"
-        pair = [Part(self.spec(s), self.spec(s.without("D")) if scaled else None) for s in (keys, values)]
+        pair = [
+            CachePart(self.spec(s), self.spec(s.without("D")) if scaled else None) for s in (keys, values)
+        ]
         return ((pair[0], pair[1]),) * self.model.layers
 
 
@@ -129,14 +131,14 @@ def kept(layout: Layout) -> tuple[Sharding, Sharding]:
     return parse(layout.keys), parse(layout.cache)
 
 
-def local_part(part: Part, sharding: Sharding) -> Local:
+def local_part(part: CachePart, sharding: Sharding) -> Local:
     """A device's part of keys or values as the program takes it."""
     scale = None if part.scale is None else Local(part.scale, sharding.without("D"))
     return Local(part.value, sharding, scale=scale)
 
 
-def plain_part(t: Local) -> Part:
-    return Part(t.value, None if t.scale is None else t.scale.value)
+def plain_part(t: Local) -> CachePart:
+    return CachePart(t.value, None if t.scale is None else t.scale.value)
 
 
 # -- from prefill to decode -----------------------------------------------------------------------------

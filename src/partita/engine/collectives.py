@@ -14,10 +14,10 @@ import jax
 from partita.engine import cpu
 from partita.sharding.interleave import INTERLEAVED, from_blocks, to_blocks
 from partita.sharding.layout import product
-from partita.sharding.reshard import Step
+from partita.sharding.reshard import ReshardStep
 
 
-def move(value: jax.Array, step: Step, sizes: Mapping[str, int], blocks: bool = False) -> jax.Array:
+def move(value: jax.Array, step: ReshardStep, sizes: Mapping[str, int], blocks: bool = False) -> jax.Array:
     """A device's part after `step`, inside `shard_map` over a mesh whose axes have `sizes` devices.
 
     A tensor of all layers has no dim for them in its sharding: they are in front.
@@ -57,7 +57,9 @@ def move(value: jax.Array, step: Step, sizes: Mapping[str, int], blocks: bool = 
     return from_blocks(value, dim, shards) if step.loses == INTERLEAVED else value
 
 
-def _permute(value: jax.Array, step: Step, axes: tuple[str, ...], sizes: Mapping[str, int]) -> jax.Array:
+def _permute(
+    value: jax.Array, step: ReshardStep, axes: tuple[str, ...], sizes: Mapping[str, int]
+) -> jax.Array:
     if not step.reorders(sizes):
         return value
     order = tuple(a for a in step.order if sizes[a] > 1)

@@ -25,7 +25,7 @@ SPARING = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 whole model."""
 
 BLOCK_FLOATS = 2**20
-"""At most so many numbers of an int8 matrix are floats at a time: few enough for a cache."""
+"""How many numbers of an int8 matrix are floats at a time, at most: few enough for a cache."""
 
 
 def product(text: str, a: jax.Array, b: jax.Array, dtype: Any) -> jax.Array:
@@ -50,8 +50,8 @@ def parts_in(scope: str) -> int:
 
 
 def _by_parts(text: str, a: jax.Array, b: jax.Array, count: int) -> jax.Array:
-    """With a bfloat16 `b`: every row of `a` as a sum of so many of bfloat16, which are multiplied as rows of
-    their own. Two hold 16 bits of a float's mantissa, three all of it."""
+    """The product with a bfloat16 `b`: every row of `a` is a sum of bfloat16 rows, which are multiplied
+    apart. Two hold 16 bits of a float's mantissa, three all of it."""
     rest, parts = a.astype(jnp.float32), []
     for _ in range(count):
         parts.append(jax.lax.reduce_precision(rest, exponent_bits=8, mantissa_bits=7))
@@ -98,7 +98,7 @@ def as_bits(values: jax.Array) -> jax.Array:
 
 
 def _in_blocks(text: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """With an int8 `b`, a block of one dim that is no batch dim turned to float32 after the other.
+    """The product with an int8 `b`, of which one block after the other is turned to float32.
 
     The outermost, so that a block is one piece of memory or few.
     """

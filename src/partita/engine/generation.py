@@ -16,7 +16,7 @@ from partita.engine.stopping import Ending, Likely, Piece
 from partita.program.sampling import ALTERNATIVES
 from partita.specs.sampling import Sampling
 
-Read = Callable[[int], tuple[Slots, Prompts]]
+ReadPrompts = Callable[[int], tuple[Slots, Prompts]]
 """Reads the prompts of all requests to their end, and makes slots for so many samples of them."""
 
 
@@ -40,7 +40,9 @@ class Completion:
     """One for each token, where log-probabilities were asked for."""
 
 
-def run(requests: Sequence[Sampling], read: Read, ending: Callable[[Sampling], Ending]) -> Iterator[Written]:
+def run(
+    requests: Sequence[Sampling], read: ReadPrompts, ending: Callable[[Sampling], Ending]
+) -> Iterator[Written]:
     """The pieces of every sample of every request as they are drawn, each prompt with its request's settings.
 
     ending: how the text of a request begins, to be written on.

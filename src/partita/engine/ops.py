@@ -24,7 +24,7 @@ from partita.engine.matmul import product
 from partita.engine.sampling import Draws
 from partita.program.ops import Product
 from partita.program.options import RunOptions, gather_step, name_of, scatter_step
-from partita.sharding.reshard import Step, reshard
+from partita.sharding.reshard import ReshardStep, reshard
 from partita.sharding.spec import Sharding, contract, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -133,7 +133,7 @@ class JaxOps(AttentionOps, Draws):
         """float32, of this device's parts."""
         return (cpu.product if self.on_cpu else product)(text, a, b, self.activations)
 
-    def _ring(self, step: Step | None, kind: str, *scopes: str) -> Ring | None:
+    def _ring(self, step: ReshardStep | None, kind: str, *scopes: str) -> Ring | None:
         """The devices that a collective passes one after the other, where the options loop it with the
         product next to it."""
         if step is None:

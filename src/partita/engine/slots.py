@@ -226,7 +226,7 @@ class Slots:
                 self._history["output"][slot, tokens[slot]] += 1
         return Tokens(tokens, logprobs)
 
-    # -- what the steps are told --------------------------------------------------------------------------
+    # -- what the steps are given -------------------------------------------------------------------------
 
     def _send(self) -> _Sent:
         """What the devices know of the slots; sent anew where a slot was filled or freed."""
@@ -243,13 +243,13 @@ class Slots:
         return self._sent
 
     def _whole(self, array: np.ndarray) -> jax.Array:
-        """On every device; a copy, since a CPU device may go on reading the host's own memory."""
+        """A copy on every device, since a CPU device may go on reading the host's own memory."""
         return jax.device_put(array.copy(), self.programs.named(WHOLE))
 
 
 @dataclass
 class _Sent:
-    """What the devices have been told of the slots."""
+    """What the devices know of the slots."""
 
     kind: Kind
     positions: jax.Array

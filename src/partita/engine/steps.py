@@ -21,7 +21,7 @@ from partita.engine import cpu
 from partita.engine.cache import (
     WHOLE,
     Cache,
-    Part,
+    CachePart,
     Shapes,
     into_slots,
     kept,
@@ -89,7 +89,7 @@ class Programs(Shapes):
         """Keys and values of whole prompts, of local layers those in their window alone."""
         held, (keys, values) = Local(lengths, parse("B")), kept(layout)
 
-        def recent(layer: int, sharding: Sharding, part: Part) -> Part:
+        def recent(layer: int, sharding: Sharding, part: CachePart) -> CachePart:
             t = local_part(part, sharding)
             shards = product(self.mesh.size, layout.attn_s)
             width = t.value.shape[sharding.dims.index("S")] * shards
@@ -163,7 +163,9 @@ class Programs(Shapes):
             ops, held = self.ops(), Local(lengths, parse("B"))
             first = ops.offset(target.attn_b, cache[0][0].value.shape[0])
 
-            def put(layer: int, source: Sharding, target: Sharding, old: Part, new: Part) -> Part:
+            def put(
+                layer: int, source: Sharding, target: Sharding, old: CachePart, new: CachePart
+            ) -> CachePart:
                 whole = target.split("B", "")
                 moved = local_part(self._moved(ops, held, capacity, layer, source, whole, new), whole)
                 return plain_part(into_slots(local_part(old, target), moved, rows, slots, first))
@@ -185,8 +187,8 @@ class Programs(Shapes):
         layer: int,
         before: Sharding,
         after: Sharding,
-        part: Part,
-    ) -> Part:
+        part: CachePart,
+    ) -> CachePart:
         """Keys or values of a layer in another sharding, with the places that decode's cache has."""
         places = self.places(layer, capacity)
         t = ringed(ops, local_part(part, before), lengths, places)
@@ -217,7 +219,7 @@ class Programs(Shapes):
         shards = product(self.mesh.size, layout.attn_s)
 
         def step(cache):
-            def wider(layer: int, sharding: Sharding, part: Part) -> Part:
+            def wider(layer: int, sharding: Sharding, part: CachePart) -> CachePart:
                 local = self.places(layer, capacity, queries) // shards
                 return plain_part(roomy(local_part(part, sharding), local))
 

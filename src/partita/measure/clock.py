@@ -43,7 +43,7 @@ class ClockedStep:
 
     @property
     def measured_seconds(self) -> float:
-        """At the best speed that the machine had while it was timed."""
+        """The time at the best speed that the machine had while it was timed."""
         return self.timed.seconds
 
     @property
@@ -103,7 +103,7 @@ class PhaseClock:
 
     @property
     def pick_slower_by(self) -> float:
-        """By what part of the fastest measured time the planner's choice is slower; 0 where it is the
+        """The share of the fastest measured time by which the planner's choice is slower; 0 where it is the
         fastest."""
         return self.pick.measured_seconds / self.fastest.measured_seconds - 1
 

@@ -135,7 +135,7 @@ def _with(template: Profile, constants: Mapping[str, Constant]) -> Profile:
 
 
 def _constant(log: float, spread: float, least: float, most: float) -> Constant:
-    """With its 90% confidence interval, kept within what is plausible."""
+    """The constant with its 90% confidence interval, kept within what is plausible."""
     low, high = max(log - spread, least), min(log + spread, most)
     return Constant(value=math.exp(log), low=math.exp(min(low, log)), high=math.exp(max(high, log)))
 
@@ -209,7 +209,7 @@ def widest(folds: Sequence[Fold]) -> tuple[Fold, ...]:
 
 
 def coverages(found: Sequence[Fold]) -> tuple[float, ...]:
-    """At each of `COVERAGES` the share of all measurements in their interval (`covered`)."""
+    """The share of all measurements in their interval (`covered`), at each of `COVERAGES`."""
     return tuple(float(np.mean(np.concatenate(covered(found, level)))) for level in COVERAGES)
 
 

@@ -152,7 +152,7 @@ class Steps:
         return self._whole(np.full(shape, value, np.int32))
 
     def _whole(self, array: np.ndarray) -> jax.Array:
-        """On every device."""
+        """The array whole on every device."""
         return jax.device_put(array, self.programs.named(WHOLE))
 
 

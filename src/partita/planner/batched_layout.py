@@ -52,7 +52,7 @@ class AxisSet:
         return {axis.name: axis.sizes for axis in self.axes}
 
 
-def spread(space: Space, batch: np.ndarray, queries: int, context: int, *, enough: bool) -> AxisSet:
+def batched_axes(space: Space, batch: np.ndarray, queries: int, context: int, *, enough: bool) -> AxisSet:
     """The axes of every row for the batches [1, batches] of `queries` new tokens each.
 
     A row is no layout at a batch where a gathered axis has fewer sequences and query tokens than chips, or

@@ -1,7 +1,4 @@
-"""How many chips: the clusters of one family from one chip up, each shape as its machine is built.
-
-Knows nothing about models or prices.
-"""
+"""How many chips: the clusters of one family from one chip up, each shape as its machine is built."""
 
 from __future__ import annotations
 

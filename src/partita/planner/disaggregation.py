@@ -1,8 +1,8 @@
 """Disaggregation: prefill and decode on chips of their own, each pool with its own copies of the weights.
 
 A pool is a number of equal units, each a cluster in one layout; keys and values of every prompt cross from
-one pool to the other. Pool sizes are balanced to the traffic: both take requests at one rate. Knows nothing
-about queues.
+one pool to the other. Pool sizes are balanced to the traffic: both take requests at one rate. Queues are
+not modelled.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = No
                 if best is None or cost < best[0] * (1 - 1e-9):
                     best = (cost, pools)
     if best is None and most and rate is not None:
-        raise InputError("rate", f"{rate:.6g}/s", f"no pools of these chips take it: at most {most:.3g}/s")
+        raise InputError("rate", f"{rate:.6g}/s", f"no pools of these chips sustain it: at most {most:.3g}/s")
     if best is None:
         least = sum(min(unit.chips for unit in units[phase]) for phase in units)
         raise InputError("cluster", f"{max_chips} chips", f"two pools need at least {least} chips here")
@@ -209,7 +209,7 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
             raise InputError(
                 name,
                 format_seconds(limit),
-                f"no unit keeps it: the fastest {basis} is {format_seconds(fastest)}",
+                f"no unit meets it: the fastest {basis} is {format_seconds(fastest)}",
             )
         raise InputError(
             "cluster", tables[-1].case.cluster.name, f"no {phase} unit of these chips fits the model"

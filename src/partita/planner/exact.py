@@ -17,7 +17,7 @@ from partita.cost.prediction import Prediction, predict
 from partita.cost.schedule import microbatches
 from partita.cost.setting import Phase, Setting, stage_of
 from partita.errors import InputError
-from partita.planner.batched_layout import spread
+from partita.planner.batched_layout import batched_axes
 from partita.planner.pair import Pair, prompts_of
 from partita.planner.space import Space, Topology
 from partita.planner.tables import Table, Tables
@@ -47,7 +47,7 @@ def row_axes(
     `idle`: replicas too many for the batch are one axis and all stand idle, rather than split what they can.
     """
     only = space.only(np.array([row]))
-    axis_set = spread(only, np.array([[float(batch)]]), queries, context, enough=False)
+    axis_set = batched_axes(only, np.array([[float(batch)]]), queries, context, enough=False)
     return [
         RowAxis(
             axis.segment,
@@ -174,7 +174,7 @@ class Exact:
                 return
 
     def _predict(self, setting: Setting, phase: Phase, roles: Roles, storage: Storage) -> Prediction:
-        """Kept: one phase's layout comes with many of the other's."""
+        """Cached, since one phase's layout comes with many of the other's."""
         workload = setting.workload
         key = (phase, setting.mesh, roles, storage, workload.batch, workload.prefill_batch)
         if key not in self._priced:

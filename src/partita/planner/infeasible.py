@@ -1,4 +1,4 @@
-"""Why there is no plan: nothing fits, with the smallest change that would, or what fits keeps no limit."""
+"""Why there is no plan: nothing fits, with the smallest change that would, or what fits misses a limit."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _least_excess(tables: Tables) -> Prediction | None:
     return None if best is None else best[1]
 
 
-_NONE = "no layout keeps this limit"
+_NONE = "no layout meets this limit"
 
 
 def too_large(prediction: Prediction, fits: Callable[[Setting], bool]) -> InputError:
@@ -112,7 +112,7 @@ def too_slow(tables: Sequence[Tables]) -> InputError:
         return InputError("max_tpot", format_seconds(asked.max_tpot), f"{_NONE}: {best}")
     if asked.rate is not None and (rate := max(map(_highest_rate, tables))) < asked.rate:
         return InputError(
-            "rate", f"{asked.rate:.6g}/s", f"no layout sustains it: at most {rate:.3g}/s are taken here"
+            "rate", f"{asked.rate:.6g}/s", f"no layout sustains it: the highest rate here is {rate:.3g}/s"
         )
     # each is kept by some layout, if not by one pair
     given = {
@@ -122,7 +122,7 @@ def too_slow(tables: Sequence[Tables]) -> InputError:
     }
     (field, value), *others = ((name, text) for name, text in given.items() if text is not None)
     also = "".join(f" and the {name} of {text}" for name, text in others)
-    return InputError(field, value, f"{_NONE}: no pair of layouts keeps it{also}")
+    return InputError(field, value, f"{_NONE}: no pair of layouts meets it{also}")
 
 
 def _fastest_step(tables: Tables) -> float:

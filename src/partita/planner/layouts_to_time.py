@@ -34,8 +34,8 @@ def layouts_to_time(
 
     The first is the best there is, to a thousandth, and with it a quarter of the others comes from directly
     behind it; then, again and again, the farthest from those so far by the logarithm of its time, none beyond
-    `_WORST` times the best. Times are by `basis`, as `basis_of` has it. Left out are layouts that do not fit
-    and those that the planner does not price because they cannot be the best.
+    `_WORST` times the best. Times are by the basis that `basis_of` gives. Left out are layouts that do not
+    fit and those that the planner does not price because they cannot be the best.
     """
     basis = basis_of((setting.cluster,), basis)
     ranked = _ranked(setting, phase, basis)

@@ -129,6 +129,11 @@ class Pair:
         seconds = self.prefill_seconds + self.decode_seconds
         return chips * seconds / (workload.batch * workload.output)
 
+    @property
+    def output_tokens_per_second(self) -> float:
+        """Output tokens per second of all chips, with the prompts read in between."""
+        return self.decode.setting.cluster.chips / self.chip_seconds_per_output_token
+
     def score(self, objective: Objective) -> float:
         """What the objective minimises."""
         if objective == "latency":

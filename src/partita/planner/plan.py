@@ -1,7 +1,7 @@
 """The plan: the best pair of layouts for a goal, what it beats, and why.
 
 The search is exhaustive over the space of `space.py`; both phases share one storage of the weights, so a pair
-is priced as it would run. Knows nothing about JAX.
+is priced as it would run.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Plan:
 
     @cached_property
     def frontier(self) -> tuple[Point, ...]:
-        """Of everything that was priced: which layouts nothing beats in time and cost."""
+        """The layouts that nothing else priced beats in both time and cost."""
         return frontier(self.tables)
 
     @property
@@ -138,7 +138,7 @@ def _brief(pair: Pair, plan: Plan) -> dict[str, Any]:
 
 
 def _loss(score: float, best: float) -> float:
-    """By what part of the best a score is above it; what rounding puts below is no better."""
+    """The share of the best score by which a score is above it; below it by rounding counts as equal."""
     loss = (score - best) / abs(best) if best else 0.0
     return 0.0 if abs(loss) < NEAR else loss
 
@@ -205,7 +205,7 @@ def best_of(cases: Sequence[Case], top: int = 5, progress: Callable[[Case], None
 
 
 def rank(pair: Pair, case: Case) -> tuple[float, ...]:
-    """What is minimised over all cases, first things first.
+    """What is minimised over all cases, the most important first.
 
     At a given rate chips are paid whether busy or not, so of those that sustain it the fewest cost least.
     """
@@ -215,7 +215,7 @@ def rank(pair: Pair, case: Case) -> tuple[float, ...]:
 
 
 def simplest(found: Sequence[tuple[tuple[float, ...], Pair]]) -> Pair:
-    """Of ranked pairs that are `ALIKE` to the first: in layouts that the paper names, with fewest axes."""
+    """The simplest of the ranked pairs `ALIKE` to the first: in layouts of the paper, with fewest axes."""
 
     def plain(entry: tuple[tuple[float, ...], Pair]) -> tuple[int, int, float]:
         pair = entry[1]

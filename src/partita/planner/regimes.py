@@ -1,7 +1,6 @@
 """The three regimes of Pope et al. 2022 (arXiv 2211.05102) as presets of a workload and an objective.
 
-Lengths, batches and formats are the paper's; the model and the cluster are the user's. Knows nothing about
-how a preset is planned for.
+Lengths, batches and formats are the paper's; the model and the cluster are the user's.
 """
 
 from __future__ import annotations

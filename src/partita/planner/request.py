@@ -109,7 +109,7 @@ class PlanRequest:
         return (None, *(chunk for chunk in CHUNKS if chunk < self.workload.new_tokens))
 
     def cases(self) -> list[Case]:
-        """Everything to search; raises InputError on what cannot be asked together."""
+        """Everything to search; raises InputError on options that exclude each other."""
         if self.mesh is not None and len(self.clusters) > 1:
             raise InputError("mesh", self.mesh, "fits one cluster; name one with its shape")
         _ = self.ranked_by  # refuses an estimate where there is none

@@ -95,7 +95,7 @@ class Server:
         return np.asarray(self.utilisation(rate)) <= 1
 
     def served(self, rate: Numbers) -> Numbers:
-        """Requests per second that get through when `rate` are asked: no more than the highest rate."""
+        """Requests per second that get through when `rate` arrive: no more than the highest rate."""
         return np.minimum(rate, self.requests_per_second)
 
     def output_token_seconds(self, rate: Numbers) -> Numbers:
@@ -171,7 +171,7 @@ def serve(
     prefill_seconds: from prompt and prefix lengths [n] (n at most `buckets`, at least 4) to the server's
         seconds for one such prompt, [n] or [plans, n].
     step_seconds: from a context in tokens, of every slot, to the seconds of a decode step, one number or
-        [plans]. It is asked for `mean_slot_context(traffic)`: exact where a step's time is linear in the
+        [plans]. It is called with `mean_slot_context(traffic)`: exact where a step's time is linear in the
         context, and too low where it is convex (a sum of maxima).
     """
     prompts = Traffic(traffic.prompt, np.ones(traffic.requests), traffic.prefix, traffic.weight)

@@ -20,7 +20,7 @@ from partita.cost.roofline import Bound, bound, peaks
 from partita.cost.schedule import StageLayers, divided_microbatches, microbatches, split_layers, whole
 from partita.cost.setting import Phase
 from partita.cost.step import Step, StepOptions, StepShape, price_step
-from partita.planner.batched_layout import layout, links, spread
+from partita.planner.batched_layout import batched_axes, layout, links
 from partita.planner.request import Case
 from partita.planner.space import Space, axis_roles, most_axes, rows
 from partita.specs.formats import BYTES, Formats
@@ -66,10 +66,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Pricing:
-    """What a step is and how its time is told.
+    """What a step is and how its time is computed.
 
-    queries: new tokens of each sequence. part: of the model, where it is not the whole. profile: of the
-    estimate, where seconds are not to be the bound; the host's time is left out.
+    queries: new tokens of each sequence. part: the part of the model, where it is not the whole. profile: the
+    estimate's, where seconds are not to be the bound; the host's time is left out.
     """
 
     chip: Chip
@@ -103,7 +103,7 @@ def price_table(
 
 
 @dataclass(frozen=True)
-class Pass:
+class PricedRows:
     """Some rows at some batches, priced together; its numbers broadcast to the shape of `legal`.
 
     cells: their rows and batches, index arrays that broadcast too. Where there are many contexts, numbers
@@ -122,7 +122,7 @@ class Pass:
 
 def passes(
     space: Space, pricing: Pricing, batches: Sequence[int], context: float | np.ndarray | None
-) -> Iterator[Pass]:
+) -> Iterator[PricedRows]:
     """Prices every row at every batch; `context` may be an array [contexts], each then priced as well.
 
     A cell of rows and batches may come twice: the later one counts.
@@ -145,7 +145,7 @@ def passes(
     )
     for chosen, columns, enough in blocks:
         batch = np.array(batches, dtype=float)[columns]
-        axis_set = spread(space.only(chosen[:, 0]), batch, queries, seen, enough=enough)
+        axis_set = batched_axes(space.only(chosen[:, 0]), batch, queries, seen, enough=enough)
         sizes, joined = axis_set.sizes(), links(space.topology, axis_set)
         if many is not None:
             sizes = {name: size[:, :, None] for name, size in sizes.items()}
@@ -165,7 +165,7 @@ def passes(
         )
         most, profile = peaks(pricing.chip, pricing.formats, joined), pricing.profile
         time = bound(step.ledger, most) if profile is None else estimate(step.ledger, most, profile)
-        yield Pass((chosen, columns), axis_set.legal, step, time)
+        yield PricedRows((chosen, columns), axis_set.legal, step, time)
 
 
 def _alike(space: Space, queries: int) -> list[np.ndarray]:
@@ -219,7 +219,7 @@ NEAR = 1e-9
 
 
 Micro = list[tuple[int, int]]
-"""For every batch the number of microbatches that it is cut into, and the sequences of the largest."""
+"""The number of microbatches that every batch is cut into, and the sequences of the largest."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Why a pair of layouts was chosen, in sentences with numbers; and where its estimate speaks against it.
+"""Why a pair of layouts was chosen, in sentences with numbers; and where its estimate contradicts it.
 
 A plan by the bound says why the estimate did not rank it, and which limits the estimate breaks.
 """
@@ -16,10 +16,10 @@ from partita.planner.request import Case
 from partita.planner.serving import server
 from partita.specs.units import format_bytes, format_range, format_seconds
 
-_BINDS = {
-    "compute": "the matmuls bind",
-    "weights": "reading the weights binds",
-    "kv": "reading the KV cache binds",
+_LIMITED_BY = {
+    "compute": "limited by the matmuls",
+    "weights": "limited by reading the weights",
+    "kv": "limited by reading the KV cache",
 }
 
 
@@ -62,8 +62,8 @@ def _parts(prediction: Prediction, basis: Basis) -> str:
     """What a step is made of, at peak and as estimated."""
     bound = prediction.bound
     at_peak = (
-        f"{binding(prediction)}: compute {_ms(bound.compute_seconds)}, memory {_ms(bound.memory_seconds)}, "
-        f"communication {_ms(bound.communication_seconds)}"
+        f"{_limited_by(prediction)}: compute {_ms(bound.compute_seconds)}, "
+        f"memory {_ms(bound.memory_seconds)}, communication {_ms(bound.communication_seconds)}"
     )
     if basis == "bound":
         return at_peak
@@ -88,24 +88,26 @@ def slower(ratio: float) -> str:
     return f"is {abs(ratio - 1):.1%} {'slower' if ratio >= 1 else 'faster'}"
 
 
-def binding(prediction: Prediction) -> str:
-    """What takes longest at peak, in words."""
-    binds = prediction.bound.binds
-    axes = binds.removeprefix("link:")
-    return _BINDS.get(binds) or f"the links of {'axis' if len(axes) == 1 else 'axes'} {axes} bind"
+def _limited_by(prediction: Prediction) -> str:
+    """What limits a step at peak, in words."""
+    largest = prediction.bound.binds
+    axes = largest.removeprefix("link:")
+    return (
+        _LIMITED_BY.get(largest) or f"limited by the links of {'axis' if len(axes) == 1 else 'axes'} {axes}"
+    )
 
 
 def _ms(seconds: Number) -> str:
     return format_seconds(float(seconds))
 
 
-_INSTEAD = "--by estimate plans for what is estimated"
+_INSTEAD = "--by estimate plans by the estimate"
 
 
 def about_the_estimate(chosen: Pair, asked: Sequence[Case]) -> Iterator[str]:
     """Sentences about a pair chosen by the bound; none where it was chosen by the estimate.
 
-    asked: as the user did, each with the same limits and the same `basis`.
+    asked: the cases of the user's request, which share its limits and `basis`.
     """
     if chosen.basis != "bound":
         return
@@ -123,19 +125,19 @@ def _why(asked: Sequence[Case]) -> Iterator[str]:
     name = next((profile.name for profile in profiles if profile is not None and not profile.compares), None)
     if name is not None:
         yield (
-            f"ranked by the bound: profile {name} was not fitted to layouts side by side, so it foretells "
-            "times and cannot tell which layout is faster; --by estimate ranks by it all the same"
+            f"ranked by the bound: profile {name} was not fitted to layouts side by side, so it predicts "
+            "times but not which layout is faster; --by estimate ranks by it anyway"
         )
 
 
 def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Case) -> Iterator[str]:
-    """Limits that the bound keeps and the estimate of the same pair does not."""
+    """Limits that the bound meets and the estimate of the same pair does not."""
     ttft, tpot, rate = case.request.max_ttft, case.request.max_tpot, case.request.rate
     if ttft is not None and pair.ttft_seconds > ttft:
         found = format_range(pair.ttft_seconds, prefill.total_interval)
         yield (
             f"prefill: estimated {found} to the first token, over --max-ttft {format_seconds(ttft)}, which "
-            f"the bound keeps; {_INSTEAD}"
+            f"the bound meets; {_INSTEAD}"
         )
     step, around = pair.tpot_seconds, decode.step_interval
     if case.interleaved:  # a chunk of a prompt is read between two steps
@@ -145,7 +147,7 @@ def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Cas
         chunk = " and the chunk before it" if case.interleaved else ""
         yield (
             f"decode: estimated {format_range(step, around)} a step{chunk}, over --max-tpot "
-            f"{format_seconds(tpot)}, which the bound keeps; {_INSTEAD}"
+            f"{format_seconds(tpot)}, which the bound meets; {_INSTEAD}"
         )
     if rate is not None:
         load = server(pair, case.request.traffic)
@@ -161,6 +163,6 @@ def _broken(pair: Pair, prefill: PhaseEstimate, decode: PhaseEstimate, case: Cas
                 for p, d in zip(prefill.total_interval, decode.step_interval, strict=True)
             )
             yield (
-                f"estimated {load.requests_per_second:.3g} prompts a second ({slow:.3g} to {fast:.3g}), "
+                f"estimated {load.requests_per_second:.3g} prompts/s ({slow:.3g} to {fast:.3g}), "
                 f"below --rate {rate:.3g}/s, which the bound sustains; {_INSTEAD}"
             )

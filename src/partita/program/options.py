@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from partita.errors import InputError
 from partita.sharding.interleave import INTERLEAVED
-from partita.sharding.reshard import Step, reshard
+from partita.sharding.reshard import ReshardStep, reshard
 from partita.sharding.spec import Sharding, parse
 
 Way = Literal["none", "one-way", "two-way"]
@@ -106,7 +106,7 @@ def name_of(scopes: Sequence[str]) -> str:
     return "/".join(scope for scope in scopes if scope not in _AROUND)
 
 
-def gather_step(source: Sharding, gathered: str, texts: Sequence[str]) -> Step | None:
+def gather_step(source: Sharding, gathered: str, texts: Sequence[str]) -> ReshardStep | None:
     """The all-gather that ends the way of the first operand of these einsums to `gathered`, if one does and
     they all sum over what it gathers."""
     steps = reshard(source, parse(gathered))
@@ -116,7 +116,7 @@ def gather_step(source: Sharding, gathered: str, texts: Sequence[str]) -> Step |
     return None if dim == INTERLEAVED or any(dim in text.split("->")[1] for text in texts) else steps[-1]
 
 
-def scatter_step(product: Sharding, to: str) -> Step | None:
+def scatter_step(product: Sharding, to: str) -> ReshardStep | None:
     """The reduce-scatter that an einsum's product starts its way to `to` with, if it does with one."""
     steps = reshard(product, parse(to))
     if not steps or steps[0].kind != "reduce-scatter" or steps[0].dim == INTERLEAVED:

@@ -50,7 +50,7 @@ def _scaled(model: Model, turns: np.ndarray, own: bool) -> np.ndarray:
 
 
 def _llama3(scaling: Llama3Scaling, turns: np.ndarray) -> np.ndarray:
-    """By how often each turns in the original length; apply_scaling in Meta's Llama 3.1 code."""
+    """Scales each by how often it turns in the original length; apply_scaling in Meta's Llama 3.1 code."""
     rotations = scaling.original_max_position * turns / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     kept = np.clip((rotations - low) / (high - low), 0, 1)
@@ -58,7 +58,7 @@ def _llama3(scaling: Llama3Scaling, turns: np.ndarray) -> np.ndarray:
 
 
 def _yarn(scaling: YarnScaling, turns: np.ndarray, base: float, dim: int) -> np.ndarray:
-    """By a ramp over the pairs; section 3.2 of arXiv 2309.00071, with the bounds of the authors' code."""
+    """Scales by a ramp over the pairs; section 3.2 of arXiv 2309.00071, with the authors' bounds."""
 
     def pair(rotations: float) -> float:
         """The pair, a fraction, that turns so often in the original length."""

@@ -1,4 +1,4 @@
-"""What a chosen plan is asked, for people: its rules, crossovers, sensitivities, other engines' flags."""
+"""The analyses of a chosen plan as tables: its rules, crossovers, sensitivities, other engines' flags."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def rules(found: Sequence[Rule], phase: str) -> RenderableType:
 def crossovers(found: Sequence[Crossover]) -> RenderableType:
     """The nearest crossovers of one phase or both."""
     if not found:
-        return Text("no other of these layouts is better at any batch, context or prompt")
-    table = plain_table("phase", "crossover", "here", "becomes", "since it")
+        return Text("none of the other layouts is better at any batch, context or prompt")
+    table = plain_table("phase", "crossover", "here", "becomes", "because it")
     for crossing in found:
         side = "from" if crossing.value > crossing.here else "down from"
         table.add_row(
@@ -46,7 +46,7 @@ def crossovers(found: Sequence[Crossover]) -> RenderableType:
 
 
 def sensitivities(found: Sequence[Sensitivity]) -> RenderableType:
-    """What each change of the chips would do to the objective, and to the choice where that was asked."""
+    """What each change of the chips would do to the objective, and to the choice where that was requested."""
     asked = any(each.changes_choice is not None for each in found)
     more = ("layouts",) if asked else ()
     table = plain_table("with", "the objective is", "against", "change", "elasticity", *more)
@@ -73,13 +73,13 @@ def other_engines(found: Sequence[EngineFlags], specs: dict[str, Any] | None = N
             for name, entry in tensors.items():
                 table.add_row(f"{phase} {name}".strip(), Text(entry["sharding"]), Text(entry["spec"]))
         parts += [table, Text()]
-    for terms in found:
-        if terms.expressible:
-            parts.append(Text.assemble((f"{terms.engine}: ", "bold"), terms.command))
-            parts += [Text(f"  but {text}") for text in terms.differs]
+    for flags in found:
+        if flags.expressible:
+            parts.append(Text.assemble((f"{flags.engine}: ", "bold"), flags.command))
+            parts += [Text(f"  but {text}") for text in flags.differs]
         else:
-            parts.append(Text.assemble((terms.engine, "bold"), " cannot express it:"))
-            parts += [Text(f"  {text}") for text in terms.cannot]
+            parts.append(Text.assemble((flags.engine, "bold"), " cannot express it:"))
+            parts += [Text(f"  {text}") for text in flags.cannot]
     return Group(*parts)
 
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from partita.advice.compare import Comparison, Figure
+from partita.advice.compare import ComparedFigure, Comparison
 from partita.report.tables import plain_table
 from partita.specs.units import format_bytes, format_count, format_seconds
 
@@ -20,25 +20,25 @@ _LABELS = {
     "latency": "latency of a request",
     "cost": "chip-ms per output token",
     "price_per_million_output_tokens": "price of a million output tokens",
-    "throughput": "output tokens a second",
+    "throughput": "output tokens/s",
     "context": "longest context",
     "batch": "largest batch",
 }
 
 
 def comparison(found: Comparison, a: str = "A", b: str = "B") -> Group:
-    """What was asked differently, the layouts, then every figure; `a` and `b` name the plans.
+    """The settings that differ, the layouts, then every figure; `a` and `b` name the plans.
 
     Times and what follows from them are shown by the estimate, where both plans have one, and by the bound.
     """
-    asked = plain_table("asked", a, b, cut=("asked",))
+    asked = plain_table("setting", a, b, cut=("setting",))
     for name, (mine, theirs) in found.setting.items():
         asked.add_row(name, Text(_short(mine)), Text(_short(theirs)))
     layouts = plain_table("layout", a, b, cut=("layout",))
     for phase, (mine, theirs) in found.layouts.items():
         layouts.add_row(phase, Text(mine), Text(theirs))
     parts: list[RenderableType] = [
-        asked if found.setting else Text("asked: the same of both"),
+        asked if found.setting else Text("setting: the same for both"),
         Text(),
         layouts,
     ]
@@ -48,7 +48,7 @@ def comparison(found: Comparison, a: str = "A", b: str = "B") -> Group:
     return Group(*parts, Text(NOTE, style="dim"))
 
 
-def _figures(name: str, figures: Sequence[Figure], a: str, b: str) -> Table:
+def _figures(name: str, figures: Sequence[ComparedFigure], a: str, b: str) -> Table:
     table = plain_table(name, a, b, "better", right=(a, b), cut=(name, "better"))
     for figure in figures:
         table.add_row(
@@ -57,10 +57,10 @@ def _figures(name: str, figures: Sequence[Figure], a: str, b: str) -> Table:
     return table
 
 
-NOTE = "Under bound times, costs and MFU are bounds. `partita glossary` defines these and every other figure."
+NOTE = "Times, costs and MFU under bound are bounds. `partita glossary` defines these and every other figure."
 
 
-def label(figure: Figure) -> str:
+def label(figure: ComparedFigure) -> str:
     """What a figure is called in a table."""
     if figure.name in _LABELS:
         return _LABELS[figure.name]
@@ -71,7 +71,7 @@ def label(figure: Figure) -> str:
     return f"{phase} MFU" if kind == "mfu" else figure.name
 
 
-def _verdict(figure: Figure, a: str, b: str) -> str:
+def _verdict(figure: ComparedFigure, a: str, b: str) -> str:
     winner, change = figure.winner, figure.change
     if winner is None or change is None:
         return "same" if figure.better and winner is None else ""
@@ -81,7 +81,7 @@ def _verdict(figure: Figure, a: str, b: str) -> str:
     return f"{a if winner == 'a' else b}: {by}"
 
 
-def _value(figure: Figure, value: float) -> str:
+def _value(figure: ComparedFigure, value: float) -> str:
     match figure.unit:
         case "seconds":
             return format_seconds(value)

@@ -29,10 +29,10 @@ LEGEND = (
     "Bytes and FLOPs are one chip's, for one step; bound and share are of the least time they can take."
 )
 ESTIMATED_LEGEND = (
-    "Estimated: of a collective what is not hidden behind operations; the column adds up to the step."
+    "Estimated, for a collective: what is not hidden behind operations; the column adds up to the step."
 )
 LATENT_LEGEND = (
-    "Of latent attention: Q and C compressed queries and keys/values, P the rotary part of a head and D the "
+    "Latent attention: Q and C compressed queries and keys/values, P the rotary part of a head and D the "
     "rest, R = C P a cached row, U a head's value."
 )
 

@@ -1,4 +1,4 @@
-"""A plan for people: the layouts, why, what comes next, and what else was asked."""
+"""A plan as text: the layouts, why they were chosen, the runners-up, and the analyses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from partita.report import advice as shown
 from partita.report.compare import comparison
 from partita.report.frontier import frontier_table
 from partita.report.predictions import estimate_note, phase_text, prediction_table, step_text
-from partita.report.tables import binding_text, layout_text, plain_table
+from partita.report.tables import layout_text, limit_text, plain_table
 from partita.specs.units import format_bytes, format_count, format_range, format_seconds
 
 
@@ -30,6 +30,7 @@ def plan(
     found = answers.plan
     parts: list[RenderableType] = [
         _head(found),
+        *_summary(found),
         prediction_table([found.prefill, found.decode]),
         *_total(found),
         estimate_note(found.predictions()),
@@ -56,8 +57,8 @@ def plan(
     if other is not None:
         parts += [Text(), comparison(compare(found, other), "this plan", "the other")]
     if engines:
-        terms = other_engines(found.chosen)
-        parts += [Text(), shown.other_engines(terms, partition_specs(found.chosen))]
+        flags = other_engines(found.chosen)
+        parts += [Text(), shown.other_engines(flags, partition_specs(found.chosen))]
     return Group(*parts)
 
 
@@ -73,6 +74,28 @@ def _head(found: Plan) -> Text:
         f"{found.configurations:,} combinations of mesh, layout and batch",
         style="bold",
     )
+
+
+def _summary(found: Plan) -> list[Text]:
+    """TTFT, TPOT and throughput, by the estimate where there is a profile and by the bound."""
+    texts = []
+    for name, basis in (("estimated", "estimate"), ("bound", "bound")):
+        if basis == "estimate" and found.decode.estimate is None:
+            continue
+        pair = replace(found.chosen, basis=basis)
+        rate, chips = pair.output_tokens_per_second, pair.decode.setting.cluster.chips
+        texts.append(
+            Text(
+                f"{name}: TTFT {format_seconds(pair.ttft_seconds)}, "
+                f"TPOT {format_seconds(pair.tpot_seconds)}, "
+                f"{_rate(rate)} tokens/s, {_rate(rate / chips)} tokens/s per chip"
+            )
+        )
+    return texts
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
 def _total(found: Plan) -> list[Text]:
@@ -129,13 +152,13 @@ def _server(answers: Advice) -> list[Text]:
     figures = answers.server.as_json(answers.rate, answers.price)
     bound = answers.plan.ranked_by == "bound"
     text = (
-        f"as a server, {'at most' if bound else 'an estimated'} {figures['requests_per_second']:.3g} prompts "
-        f"and {figures['output_tokens_per_second']:,.0f} output tokens a second"
+        f"as a server, {'at most' if bound else 'an estimated'} {figures['requests_per_second']:.3g} "
+        f"prompts/s and {figures['output_tokens_per_second']:,.0f} output tokens/s"
     )
     if answers.traffic is not None:
-        text += f", over {answers.traffic.requests:,} kinds of request"
+        text += f", over {answers.traffic.requests:,} request shape{'s' * (answers.traffic.requests > 1)}"
     if answers.rate is not None:
-        text += f"; at {answers.rate:.3g} prompts a second {figures['utilisation']:.0%} busy"
+        text += f"; at {answers.rate:.3g} prompts/s it is {figures['utilisation']:.0%} busy"
     if answers.price is not None:
         price, when = (
             figures["price_per_million_output_tokens"],
@@ -176,7 +199,7 @@ def _runners_up(found: Plan) -> Table:
 def disaggregated(pools: DisaggregatedPlan, found: Plan) -> Group:
     """Both pools, and how they compare with the plan on shared chips."""
     times = ("time, estimated", "time, bound") if found.decode.estimate else ("time, bound",)
-    more = ("prompts/s each", "binds")
+    more = ("prompts/s each", "limited by")
     table = plain_table("pool", "units", "chips each", "layout", "batch", *times, *more)
     for name, count, unit in (
         ("prefill", pools.prefill_units, pools.prefill),
@@ -194,14 +217,14 @@ def disaggregated(pools: DisaggregatedPlan, found: Plan) -> Group:
             *([say(prediction.estimate)] if len(times) == 2 else []),
             format_seconds(prediction.total_seconds if prefill else prediction.step_seconds),
             f"{unit.rate:.3g}",
-            binding_text(prediction.bound.binds),
+            limit_text(prediction.bound.binds),
         )
     cost, shared = pools.chip_seconds_per_output_token, found.chosen.chip_seconds_per_output_token
     # pools are for cost at any batch; another plan is no measure of them
     alike = found.objective in ("cost", "throughput") and any(len(t.case.batches) > 1 for t in found.tables)
     beside = f"{abs(cost / shared - 1):.1%} {'less' if cost < shared else 'more'} than on shared chips"
     text = Text(
-        f"disaggregated: {pools.chips} chips take {pools.prompts_per_second:.3g} prompts a second at "
+        f"disaggregated: {pools.chips} chips sustain {pools.prompts_per_second:.3g} prompts/s at "
         f"{cost * 1e3:.3g} chip-ms per output token by the {found.ranked_by}, "
         f"{beside if alike else 'chosen for cost at any batch'}; the keys and values of one prefill "
         f"({format_bytes(pools.transfer_bytes)}) cross in {format_seconds(pools.transfer_seconds)}"

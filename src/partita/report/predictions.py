@@ -10,7 +10,7 @@ from rich.text import Text
 from partita.cost.interval import COVERAGE, NOT_SAID
 from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction
-from partita.report.tables import binding_text, plain_table
+from partita.report.tables import limit_text, plain_table
 from partita.specs.profile import COVERAGES, Profile
 from partita.specs.units import format_bytes, format_count, format_range, format_seconds
 
@@ -56,7 +56,7 @@ def prediction_table(found: list[Prediction]) -> Table:
         ("  communication", [format_seconds(float(p.bound.communication_seconds)) for p in found]),
         ("  waiting for other stages", [_wait(p) for p in found]),
         ("phase, bound", [format_seconds(p.total_seconds) for p in found]),
-        ("binds", [binding_text(p.bound.binds) for p in found]),
+        ("limited by", [limit_text(p.bound.binds) for p in found]),
         *_merit(found),
         ("memory per chip", [_memory(p) for p in found]),
         ("longest context", [format_count(p.max_context) for p in found]),
@@ -164,9 +164,9 @@ def _range(profile: Profile) -> str:
         return "nothing was left out of its fit, so the range is a guess"
     if not profile.coverage:
         count = profile.held_out or len(profile.residuals)
-        return f"a {COVERAGE:.0%} range, made of {count} measurements left out of its fit"
+        return f"a {COVERAGE:.0%} range, from {count} measurements left out of its fit"
     held = dict(zip(COVERAGES, profile.coverage, strict=True))[COVERAGE]
-    return f"a {COVERAGE:.0%} range; of measurements left out of its fit {held:.0%} lay in theirs"
+    return f"a {COVERAGE:.0%} range; {held:.0%} of the measurements left out of its fit lay in theirs"
 
 
 def _beyond(estimates: Sequence[tuple[str, PhaseEstimate]]) -> str:

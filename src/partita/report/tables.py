@@ -45,7 +45,7 @@ def layout_text(roles: Roles, width: int = 40) -> Text:
     return Text("\n".join(lines))
 
 
-def binding_text(binds: str) -> str:
+def limit_text(binds: str) -> str:
     """What limits a step, in words: "link:yz" is "links of y, z"."""
     named = {"kv": "KV cache"}
     return named.get(binds) or (f"links of {', '.join(binds[5:])}" if binds.startswith("link:") else binds)

@@ -2,7 +2,7 @@
 
 from partita.sharding.layout import Layout, Storage, plan_storage, resolve
 from partita.sharding.mesh import Mesh, parse_mesh
-from partita.sharding.reshard import COLLECTIVES, Step, reshard
+from partita.sharding.reshard import COLLECTIVES, ReshardStep, reshard
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, Roles, parse_layout, parse_roles
 from partita.sharding.spec import Sharding, contract, parse
 
@@ -12,9 +12,9 @@ __all__ = [
     "FFN_NAMES",
     "Layout",
     "Mesh",
+    "ReshardStep",
     "Roles",
     "Sharding",
-    "Step",
     "Storage",
     "contract",
     "parse",

@@ -26,7 +26,7 @@ COLLECTIVES: tuple[Kind, ...] = (
 
 
 @dataclass(frozen=True)
-class Step:
+class ReshardStep:
     """One collective (or local slice) over `axes`.
 
     `dim` is the dim that is sliced, scattered into, gathered or reordered; for an all-to-all `dim` loses
@@ -65,7 +65,7 @@ class Step:
 
 
 @lru_cache(maxsize=65536)
-def reshard(source: Sharding, target: Sharding) -> tuple[Step, ...]:
+def reshard(source: Sharding, target: Sharding) -> tuple[ReshardStep, ...]:
     """Steps from `source` to `target`, which has the same dims and no partial sum that `source` lacks.
 
     Raises ValueError where the dims differ or `target` has a partial sum that `source` lacks.
@@ -82,11 +82,11 @@ class _Route:
 
     def __init__(self, source: Sharding, target: Sharding):
         self.now, self.target = source, target
-        self.found: list[Step] = []
+        self.found: list[ReshardStep] = []
         self.goal = {axis: dim for dim in target.dims for axis in target[dim]}
         self.home = {axis: dim for dim in source.dims for axis in source[dim]}
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[ReshardStep, ...]:
         self._slices()
         self._reduce_scatters()
         self._all_reduce()
@@ -97,7 +97,7 @@ class _Route:
         return tuple(self.found)
 
     def _take(self, kind: Kind, axes: str, after: Sharding, **where: str) -> None:
-        self.found.append(Step(kind, axes, self.now, after, **where))
+        self.found.append(ReshardStep(kind, axes, self.now, after, **where))
         self.now = after
 
     def _grow(self, dim: str, axes: str) -> Sharding:

@@ -86,12 +86,12 @@ def truth(machine: Machine) -> Profile:
 
 
 def seconds(key: Key, on: Cluster, profile: Profile) -> float:
-    """Of one program, without noise."""
+    """Seconds of one program, without noise."""
     match key:
         case matmul.Matmul():
             formats = Formats(weights=key.dtype, activations=key.dtype, kv=key.dtype)
             return matmul.estimated(key, peaks(on.chip, formats, mesh_links(Mesh.of(on.shape), on)), profile)
-        case memory.Read():
+        case memory.MemoryRead():
             return key.bytes * key.times / on.chip.hbm_bandwidth
         case collectives.Collective():
             return collectives.estimated(key, on, profile)
@@ -106,7 +106,7 @@ def programs(machine: Machine) -> list[Key]:
 
 
 def timings(machine: Machine, seed: int, noise: float = 0.03) -> Timings[Key]:
-    """Of all programs, as `truth` has them, with log-normal noise."""
+    """Measurements of all programs, as `truth` has them, with log-normal noise."""
     on, profile, random = cluster(machine), truth(machine), np.random.default_rng(seed)
     found = {}
     for key in programs(machine):
@@ -116,12 +116,12 @@ def timings(machine: Machine, seed: int, noise: float = 0.03) -> Timings[Key]:
 
 
 def bound_seconds(key: Key, on: Cluster) -> float:
-    """Of one program, by the roofline at the cluster's peaks."""
+    """Seconds of one program, by the roofline at the cluster's peaks."""
     match key:
         case matmul.Matmul(dtype=dtype):
             arithmetic = key.flops / on.chip.peak(dtype)
             return max(arithmetic, key.read_bytes / on.chip.hbm_bandwidth)
-        case memory.Read():
+        case memory.MemoryRead():
             return key.bytes * key.times / on.chip.hbm_bandwidth
         case collectives.Collective():
             links, axes = collectives.along(key, on)

@@ -10,7 +10,7 @@ from partita.cost.roofline import peaks
 from partita.measure.calibrate import layers, matmul, memory
 from partita.measure.calibrate.machine import machine
 from partita.measure.calibrate.matmul import Matmul
-from partita.measure.calibrate.memory import Read
+from partita.measure.calibrate.memory import MemoryRead
 from partita.sharding.mesh import Mesh
 from partita.specs.formats import BYTES, Formats
 
@@ -26,10 +26,10 @@ def test_every_device_multiplies_its_rows_by_all_layers(dtype):
 
 
 def test_every_device_reads_its_matrix_again_and_again():
-    found = memory.program(FOUR, Read(16, 7))()
+    found = memory.program(FOUR, MemoryRead(16, 7))()
     assert found.shape == (4, 16)
     np.testing.assert_array_equal(found, 1.0)
-    assert Read(16, 7).bytes == 16 * 16 * 4
+    assert MemoryRead(16, 7).bytes == 16 * 16 * 4
 
 
 def test_a_matmul_has_its_flops_weights_and_activations():

@@ -246,7 +246,7 @@ def test_table_3_predicts_and_publishes_nothing(exhibits: dict[str, Exhibit]):
 
 
 def test_table_d_derives_the_mfus_that_the_paper_prints(exhibits: dict[str, Exhibit]):
-    """In percent, at batch 1, 64 and 256; 312 TFLOP/s a GPU, 28 tokens a sequence."""
+    """MFU in percent, at batch 1, 64 and 256; 312 TFLOP/s a GPU, 28 tokens a sequence."""
     found = {(row["system"][-4:], row["batch"]): row for row in rows(exhibits["tableD"], "D.2: 20")}
     expected = {
         ("TP16", 1): 1.1,

@@ -96,7 +96,7 @@ def test_settings_left_out_are_those_of_the_profiles(tables: dict[str, ExhibitTa
     held = {row["profile"]: row for row in table(tables, "Coverage").rows}
     for name, row in held.items():
         mine = [r for r in rows if r["profile"] == name]
-        if name == "h100":  # left out in three ways; the hardest gives the interval
+        if name == "h100":  # left out in three ways; the widest gives the interval
             mine = [r for r in mine if "chip" in r["setting"]]
             assert len(mine) == 4
         shares = [(r["count"], r["inside"]) for r in mine]

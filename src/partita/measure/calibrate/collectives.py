@@ -21,7 +21,7 @@ from partita.measure.calibrate.matmul import filled
 from partita.measure.stopwatch import Run
 from partita.planner.space import prime_factors
 from partita.sharding.mesh import Mesh
-from partita.sharding.reshard import Step, reshard
+from partita.sharding.reshard import ReshardStep, reshard
 from partita.sharding.spec import parse
 from partita.specs.cluster import Cluster
 from partita.specs.profile import COLLECTIVES, Profile
@@ -47,7 +47,7 @@ class Collective:
 
     @property
     def sent_bytes(self) -> float:
-        """By each chip, as the ledger counts them."""
+        """Bytes that each chip sends, as the ledger counts them."""
         if self.kind == "all-gather":
             return self.bytes * (self.chips - 1)
         if self.kind == "collective-permute":
@@ -56,13 +56,13 @@ class Collective:
 
     @property
     def copied_bytes(self) -> float:
-        """With its own shard, as threads of one memory copy it."""
+        """Bytes with the chip's own shard, as threads of one memory copy it."""
         own = 0 if self.kind == "collective-permute" else 1
         return self.sent_bytes * (1 + own / (self.chips - 1))
 
     @property
     def times(self) -> int:
-        """In one program, one after the other."""
+        """Repeats in one program, one after the other."""
         return 8 if self.bytes * self.chips <= 2**22 else 2
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ def program(machine: Machine, collective: Collective) -> Run:
     return lambda: compiled(array)
 
 
-def _step(collective: Collective) -> Step | None:
+def _step(collective: Collective) -> ReshardStep | None:
     """As the program would have it; None of a permute, which has no sharding that asks for it alone."""
     if collective.kind == "collective-permute":
         return None

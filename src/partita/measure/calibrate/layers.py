@@ -49,7 +49,7 @@ _NARROW = Model(
     feed_forward="swiglu",
 )
 _TIMES_AS_WIDE = 8
-"""For an accelerator, which would not notice the small ones."""
+"""How much wider the models are for an accelerator, which would not notice the small ones."""
 
 _Sizes = tuple[tuple[Phase, int, int], ...]
 _SMALL: tuple[_Sizes, _Sizes] = (
@@ -82,7 +82,7 @@ class Layered:
         return f"{self.phase} of {self.model.layers} layers, {self.roles}, {size}"
 
     def predicted(self, cluster: Cluster) -> Prediction:
-        """By a cluster of the same chips."""
+        """The step priced on a cluster of the same chips."""
         prompt = self.tokens if self.phase == "prefill" else self.tokens - 1
         workload = Workload(prompt=prompt, output=1, batch=self.batch, context=prompt + 1)
         setting = Setting(self.model, cluster, self.mesh, self.formats, workload)
@@ -90,7 +90,7 @@ class Layered:
 
 
 def settings(machine: Machine) -> Iterator[Layered]:
-    """On the mesh of the machine's axes."""
+    """The steps to time, on the mesh of the machine's axes."""
     mesh, formats = mesh_of(machine.shape), Formats.all_in(dtype(machine))
     models = (_WIDE, _NARROW) if machine.shared else tuple(_widened(model) for model in (_WIDE, _NARROW))
     small, large = _SMALL if machine.shared else _LARGE

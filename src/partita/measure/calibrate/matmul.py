@@ -27,7 +27,7 @@ from partita.specs.profile import Profile
 
 @dataclass(frozen=True)
 class Matmul:
-    """On every device: [rows, width] times [width, width], `layers` times with weights of their own."""
+    """Products on every device: [rows, width] times [width, width], `layers` times, each with its weights."""
 
     rows: int
     width: int
@@ -65,7 +65,7 @@ class Matmul:
 
 
 def settings(machine: Machine) -> Iterator[Matmul]:
-    """From one row to many; widths as a shard of a model has."""
+    """Matmuls from one row to many, of widths that a shard of a model has."""
     for width, layers in ((512, 8), (1024, 8)) if machine.shared else ((2048, 8), (4096, 4)):
         for rows in (1, 8, 32, 128, 512) if machine.shared else (1, 16, 128, 1024, 8192):
             yield Matmul(rows, width, layers, "f32")

@@ -15,7 +15,7 @@ from partita.measure.stopwatch import Run
 
 
 @dataclass(frozen=True)
-class Read:
+class MemoryRead:
     """Every device reads a matrix [width, width] in float32, `times` over."""
 
     width: int
@@ -28,20 +28,20 @@ class Read:
 
     @property
     def read_bytes(self) -> int:
-        """By the program, on each device."""
+        """Bytes that the program reads on each device."""
         return self.bytes * self.times
 
     def __str__(self) -> str:
         return f"read {self.bytes / 2**20:,.4g} MiB"
 
 
-def settings(machine: Machine) -> Iterator[Read]:
+def settings(machine: Machine) -> Iterator[MemoryRead]:
     """The smallest fits every cache."""
     for width, times in ((256, 64), (1024, 8)) if machine.shared else ((2048, 64), (8192, 8)):
-        yield Read(width, times)
+        yield MemoryRead(width, times)
 
 
-def program(machine: Machine, read: Read) -> Run:
+def program(machine: Machine, read: MemoryRead) -> Run:
     """Each product needs the one before, so that none can be left out."""
     mesh = machine.grid(len(machine.fabric) - 1, 1)
     spec = PartitionSpec("x")

@@ -23,10 +23,10 @@ from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.hardware import Chip, PhysicalAxis
 
-Key = matmul.Matmul | memory.Read | collectives.Collective | layers.Layered
+Key = matmul.Matmul | memory.MemoryRead | collectives.Collective | layers.Layered
 
 BUDGET_SECONDS = 60.0
-"""For the clock; compiling comes to it."""
+"""Seconds of measuring; compiling takes more."""
 
 _HEADROOM = 1.05
 """Peaks over the best rates seen: what was seen has starts in it, and a clock repeats within some percent."""
@@ -88,7 +88,7 @@ def _compiled(here: Machine, progress: Callable[[str, int, int], None]) -> dict[
         progress(f"compiling {each}", len(runs), len(alone) + len(steps))
         if isinstance(each, matmul.Matmul):
             runs[each] = matmul.program(here, each)
-        elif isinstance(each, memory.Read):
+        elif isinstance(each, memory.MemoryRead):
             runs[each] = memory.program(here, each)
         else:
             runs[each] = collectives.program(here, each)
@@ -137,7 +137,7 @@ def _rates(timed: dict[Key, Timed]) -> Iterator[Rate]:
     for key, t in timed.items():
         if isinstance(key, matmul.Matmul):
             yield Rate(str(key), key.flops / t.seconds, "FLOP/s")
-        elif isinstance(key, memory.Read):
+        elif isinstance(key, memory.MemoryRead):
             yield Rate(str(key), key.read_bytes / t.seconds, "bytes/s")
 
 
@@ -157,7 +157,7 @@ def cluster_of(here: Machine, timed: dict[Key, Timed], name: str) -> Cluster:
 
 def _best_rates(here: Machine, timed: dict[Key, Timed], name: str) -> Cluster:
     flops: dict[str, float] = {}
-    rates = [key.read_bytes / t.seconds for key, t in timed.items() if isinstance(key, memory.Read)]
+    rates = [key.read_bytes / t.seconds for key, t in timed.items() if isinstance(key, memory.MemoryRead)]
     for key, t in timed.items():
         if isinstance(key, matmul.Matmul):
             flops[key.dtype] = max(key.flops / t.seconds, flops.get(key.dtype, 0.0))
@@ -199,7 +199,7 @@ def tells(key: Key, here: Machine) -> bool:
     possible."""
     if isinstance(key, matmul.Matmul):
         return key.dtype == layers.dtype(here)
-    return not isinstance(key, memory.Read)
+    return not isinstance(key, memory.MemoryRead)
 
 
 def as_point(key: Any, seconds: float, bare: Cluster) -> Measurement:

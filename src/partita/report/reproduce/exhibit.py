@@ -32,7 +32,7 @@ _COLUMNS = {
     column.key: column
     for column in (
         Column("batch", "batch", "count"),
-        Column("binds", "binds"),
+        Column("binds", "limited by"),
         Column("bound_chip_seconds_per_token", "cost, chip-s per token, at least", "number"),
         Column("bound_mfu", "MFU, at most", "share"),
         Column("bound_seconds", "bound", "seconds"),

@@ -33,8 +33,8 @@ def fidelity() -> Exhibit:
         caption=(
             "Bound: the roofline at peak rates, which no run can beat. Estimate: the same counts through a "
             "profile of efficiencies fitted to the cells marked so, with a 90% interval made from times "
-            "left out of a fit. Error: estimate over published, less 1. Of cells that were fitted to it says "
-            "how well a few constants describe them, of the others how well they foretell.",
+            "left out of a fit. Error: estimate over published, less 1. For cells that were fitted it says "
+            "how well a few constants describe them, for the others how well they predict.",
             *(f"{name}: {profile(name).source}." for name in profiles),
             f"Provenance: Table 2 {published('table2').provenance}; Table D.2 (20/8) "
             f"{published('ours-20-8').provenance}; FasterTransformer: its guide. "
@@ -265,7 +265,7 @@ def _calibration(profiles: Sequence[str]) -> Panel:
 def _settings(profiles: Sequence[str]) -> ExhibitTable:
     """Each setting was left out whole and predicted by a fit to all others."""
     return ExhibitTable(
-        "Settings left out, foretold by a fit to all others",
+        "Settings left out, predicted by a fit to all others",
         columns(
             "profile",
             Column("setting", "left out"),
@@ -291,7 +291,7 @@ def _settings(profiles: Sequence[str]) -> ExhibitTable:
 
 
 def _coverage(profiles: Sequence[str]) -> ExhibitTable:
-    """How often intervals held; nothing where all held-out times gave their width."""
+    """How often times lay in their intervals; nothing where all held-out times gave the width."""
     keys = {level: f"inside_{level * 100:.0f}" for level in COVERAGES}
     rows = []
     for name in profiles:

@@ -18,7 +18,7 @@ from partita.report.reproduce.published import published
 from partita.specs import Format
 
 Frontiers = dict[tuple[str, Format], list[Run]]
-"""By model and weight format: the runs that no other beats, by rising latency."""
+"""The runs that no other beats, by model and weight format and by rising latency."""
 
 MODELS = {"palm-8b": "PaLM 8B", "palm-62b": "PaLM 62B", "palm-540b": "PaLM 540B"}
 FORMATS: tuple[Format, ...] = ("int8", "bf16")

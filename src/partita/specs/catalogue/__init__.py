@@ -28,7 +28,7 @@ from partita.specs.profile import Profile
 from partita.specs.wording import did_you_mean
 
 Kind = Literal["models", "chips", "clusters"]
-Entry = dict[str, Any]
+CatalogueEntry = dict[str, Any]
 
 
 def model_names() -> tuple[str, ...]:
@@ -128,12 +128,12 @@ _MODELS = ("palm", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gp
 
 
 @cache
-def _table(kind: Kind) -> dict[str, Entry]:
+def _table(kind: Kind) -> dict[str, CatalogueEntry]:
     """The entries of "models", "chips" or "clusters" by name, each with all its `sources`."""
     folder = files("partita.specs.catalogue")
     if kind != "models":
         return _toml(folder.joinpath(f"{kind}.toml"))
-    found: dict[str, Entry] = {}
+    found: dict[str, CatalogueEntry] = {}
     for name in _MODELS:
         table = _toml(folder.joinpath("models", f"{name}.toml"))
         form = table.pop("form", {})
@@ -141,7 +141,7 @@ def _table(kind: Kind) -> dict[str, Entry]:
     return found
 
 
-def _profile_tables() -> dict[str, Entry]:
+def _profile_tables() -> dict[str, CatalogueEntry]:
     """The fields of every file NAME.toml in `profiles/` by name; files of measurements have a second dot."""
     folder = files("partita.specs.catalogue").joinpath("profiles")
     found = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
@@ -149,7 +149,7 @@ def _profile_tables() -> dict[str, Entry]:
     return {stem: _toml(folder.joinpath(f"{stem}.toml")) for stem in stems if "." not in stem}
 
 
-def measured(name: str) -> Entry:
+def measured(name: str) -> CatalogueEntry:
     """What the profile `name` was fitted to, from NAME.measured.toml beside it."""
     return _toml(files("partita.specs.catalogue").joinpath("profiles", f"{name}.measured.toml"))
 
@@ -160,7 +160,7 @@ def measured_rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(line for line in file.read_text("utf-8").splitlines() if line[:1] != "#"))
 
 
-def _with_form(entry: Entry, form: Entry) -> Entry:
+def _with_form(entry: CatalogueEntry, form: CatalogueEntry) -> CatalogueEntry:
     """An entry with the fields and sources of its form, where it has none itself."""
     own = {key: value for key, value in entry.items() if key not in ("config", "sources")}
     sources = _by_field(form.get("sources", {}))
@@ -176,5 +176,5 @@ def _by_field(sources: dict[str, str]) -> dict[str, str]:
     return {field.strip(): text for fields, text in sources.items() for field in fields.split(",")}
 
 
-def _toml(file: Traversable) -> dict[str, Entry]:
+def _toml(file: Traversable) -> dict[str, CatalogueEntry]:
     return tomllib.loads(file.read_text("utf-8"))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.sizes import examples
 
 from partita.cost.prediction import Phase, Prediction, Setting, predict, reshard_seconds
+from partita.cost.roofline import bound
 from partita.cost.schedule import StageLayers, split_layers
 from partita.cost.setting import stage_of
 from partita.errors import InputError
@@ -137,7 +138,9 @@ def test_even_stages_have_the_closed_form():
 def test_the_stages_of_one_sequence_add_up_to_the_model(phase: Phase):
     """What each of three nodes takes for its part is what one takes for everything, part by part."""
     parts = staged(3, phase, batch=1).run
-    bounds = [parts._bound(parts.longest, part) for part in parts.setting.parts]
+    bounds = [
+        bound(parts._step(parts.longest, part).ledger, parts.setting.peaks) for part in parts.setting.parts
+    ]
     alone = staged(1, phase, cluster=nodes(1), batch=1).bound
     for column in ("compute_seconds", "weight_seconds", "kv_seconds", "communication_seconds"):
         assert sum(float(getattr(each, column)) for each in bounds) == pytest.approx(getattr(alone, column))

@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.cost.ledger import Ledger
 from partita.cost.number import Number
-from partita.cost.roofline import Bound, bound
+from partita.cost.roofline import bound
 from partita.cost.schedule import (
     Chunk,
     StageLayers,
@@ -225,9 +225,6 @@ class PhaseRun:
             kv = self.microbatches[0] * steps[-1].kv_bytes
             found.append(ChipMemory(steps[-1].weight_bytes, kv, activations))
         return max(found, key=sum)
-
-    def _bound(self, chunk: Chunk, part: StageLayers) -> Bound:
-        return bound(self._step(chunk, part).ledger, self.setting.peaks)
 
     def _step(self, chunk: Chunk, part: StageLayers) -> Step:
         # an array is known by its id: those priced are kept by `chunks` and `decode_steps`

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.combinations import ATTENTION, FFNS, MESHES, Case, tiny_model
 from tests.engine.bench import Bench
-from tests.sizes import every
+from tests.sizes import every, full, some
 
 from partita.sharding import Mesh
 
@@ -30,7 +30,7 @@ def test_where_the_engine_stores_its_weights(number: int):
     one_pair(prefill, decode, mesh, heads=("MHA", "GQA", "MQA")[number // 4])
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", some(1, [2, 1]))
 def test_few_long_sequences_split_their_tokens(batch: int):
     bench = one_pair("wg-xyz/heads", "ws2d/batch", batch=batch)
     (prefill,), (decode,) = bench.prefills.values(), bench.decodes.values()
@@ -54,8 +54,8 @@ def test_attention_over_split_context():
     [
         ("ws2d/context", "ws2d/x=none,y=context,z=context"),  # fewer chips: gathered
         ("ws2d/x=context,y=none,z=none", "ws2d/x=none,y=context,z=context"),  # other chips
-        ("ws2d/x=heads,y=batch,z=context", "ws2d/x=context,y=context,z=batch"),  # traded with B and K
-        ("ws2d/context", "ws2d/x=batch,y=heads,z=context"),
+        full(("ws2d/x=heads,y=batch,z=context", "ws2d/x=context,y=context,z=batch")),  # traded with B and K
+        full(("ws2d/context", "ws2d/x=batch,y=heads,z=context")),
     ],
 )
 def test_the_phases_split_the_context_over_different_axes(prefill: str, decode: str):
@@ -63,7 +63,7 @@ def test_the_phases_split_the_context_over_different_axes(prefill: str, decode: 
     one_pair(prefill, decode, Mesh.of((2, 1, 3)), batch=2, heads="MHA")
 
 
-@pytest.mark.parametrize("longest", [1, 5])
+@pytest.mark.parametrize("longest", some(1, [1, 5]))
 def test_a_context_shorter_than_its_shards(longest: int):
     bench = one_pair("wg-xyz/context", "ws2d/context", batch=1, longest=longest)
     assert (bench.width, bench.capacity) == (8, 16)
@@ -101,10 +101,11 @@ def test_weights_in_replicas():
 
 
 @pytest.mark.parametrize(
-    "layouts", [("wg-xyz/heads", "ws2d/batch"), ("x=e,y=e,z=e/batch", "x=e,y=e,z=e/heads")]
+    ("prefill", "decode"),
+    [("wg-xyz/heads", "ws2d/batch"), full(("x=e,y=e,z=e/batch", "x=e,y=e,z=e/heads"))],
 )
-def test_d_model_that_does_not_divide(layouts: tuple[str, str]):
-    bench = one_pair(*layouts, d_model=44, norm="layernorm")
+def test_d_model_that_does_not_divide(prefill: str, decode: str):
+    bench = one_pair(prefill, decode, d_model=44, norm="layernorm")
     assert bench.parameters["embed"].shape == (104, 48)
 
 
@@ -112,10 +113,10 @@ def test_d_model_that_does_not_divide(layouts: tuple[str, str]):
     ("shape", "prefill", "decode"),
     [
         ((7, 1, 1), "wg-xyz/heads", "ws2d/batch"),
-        ((7,), "ws1d/batch", "ws1d/heads"),
+        full(((7,), "ws1d/batch", "ws1d/heads")),
         ((2, 3), "wg-xy/heads", "ws2d/batch"),
         ((1, 1, 1, 2, 1), "wg-xyz/batch", "ws2d/heads"),
-        ((1,), "ws2d/heads", "ws2d/batch"),
+        full(((1,), "ws2d/heads", "ws2d/batch")),
     ],
     ids=str,
 )

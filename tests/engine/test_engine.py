@@ -57,7 +57,7 @@ def test_logits_of_every_token(usual: Engine, count: int):
 
 
 @pytest.mark.parametrize(
-    "layout", ["ws1d/heads", "ws2d/batch", "wg-x/x=heads,y=batch,z=batch", "wg-xy/batch"]
+    "layout", ["ws1d/heads", "wg-x/x=heads,y=batch,z=batch", full("ws2d/batch"), full("wg-xy/batch")]
 )
 def test_logits_of_every_token_in_other_layouts(layout: str):
     for ids, logits in zip(PROMPTS, engine(layout, layout).logits(PROMPTS), strict=True):
@@ -94,8 +94,8 @@ def test_phases_that_split_few_sequences_over_different_axes():
     ("prefill", "decode"),
     [
         ("wg-xy/context", "ws2d/context"),
-        ("ws2d/heads", "ws1d/x=batch,y=context"),
-        ("ws2d/context", "ws2d/batch"),
+        full(("ws2d/heads", "ws1d/x=batch,y=context")),
+        full(("ws2d/context", "ws2d/batch")),
     ],
 )
 def test_tokens_where_the_context_is_split(prefill: str, decode: str):
@@ -186,8 +186,8 @@ def test_progress_counts_every_parameter():
 
 @pytest.mark.parametrize(
     ("formats", "attention"),
-    [(BF16, "heads"), (BF16_SUMS, "context"), full((BF16, "context")), full((BF16_SUMS, "heads"))],
-    ids=["sums in float32", "sums in bfloat16", "context", "heads"],
+    [(BF16_SUMS, "context"), full((BF16, "heads")), full((BF16, "context")), full((BF16_SUMS, "heads"))],
+    ids=["sums in bfloat16", "sums in float32", "context", "heads"],
 )
 def test_bfloat16_stays_near_the_reference(formats: Formats, attention: str):
     runs = engine(f"wg-xyz/{attention}", "ws2d/batch", formats=formats)

@@ -37,14 +37,20 @@ def generate(
     return Engine(checkpoint, mesh, roles[0], roles[1]).generate(prompts, count)
 
 
-def test_gathered_prefill_then_stationary_decode_on_eight(checkpoint: StoredCheckpoint, oracle: list[dict]):
+@pytest.mark.parametrize("count", some(1, [12, 64]))
+def test_gathered_prefill_then_stationary_decode_on_eight(
+    checkpoint: StoredCheckpoint, oracle: list[dict], count: int
+):
     prompts = [entry["prompt_ids"] for entry in oracle]
-    found = generate(checkpoint, (2, 2, 2), "wg-xyz/heads", "ws2d/batch", prompts, 64)
+    found = generate(checkpoint, (2, 2, 2), "wg-xyz/heads", "ws2d/batch", prompts, count)
     for entry, tokens in zip(oracle, found, strict=True):
-        assert tokens[: len(entry["generated_ids"])] == entry["generated_ids"], entry["prompt"]
+        length = min(count, len(entry["generated_ids"]))
+        assert tokens[:length] == entry["generated_ids"][:length], entry["prompt"]
     assert checkpoint.tokenizer is not None
     assert (oracle[0]["prompt"], len(oracle[0]["generated_ids"])) == ("Once upon a time", 64)
-    assert checkpoint.tokenizer.decode(found[0]) == oracle[0]["text"]
+    text = checkpoint.tokenizer.decode(found[0])
+    assert oracle[0]["text"].startswith(text)
+    assert len(text) > 4 * count / 2
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from tests.sizes import examples
 
 from partita.advice.rule import Rule
 from partita.advice.rules import broken_rules
-from partita.cost.prediction import Phase, Prediction, predict
+from partita.cost.prediction import Prediction, predict
 from partita.sharding.mesh import Mesh
 from partita.specs import Formats, Workload
+from partita.specs.profile import Phase
 
 INT8 = Formats(weights="int8")
 

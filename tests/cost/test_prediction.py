@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sizes import examples
 
-from partita.cost.prediction import Phase, Prediction, Setting, predict, reshard_seconds
+from partita.cost.prediction import Prediction, Setting, predict, reshard_seconds
 from partita.errors import InputError
 from partita.sharding import ATTENTION_NAMES, FFN_NAMES, Mesh, parse_layout
 from partita.specs import (
@@ -24,6 +24,7 @@ from partita.specs import (
     catalogue_model,
     parse_cluster,
 )
+from partita.specs.profile import Phase
 
 CUBE, TPUS, PALM = Mesh.of((4, 4, 4)), parse_cluster("tpu-v4:4x4x4"), catalogue_model("palm-540b")
 INT8 = Formats(weights="int8")

@@ -27,7 +27,8 @@ from partita.measure.counts import count_hlo, count_jaxpr, predicted
 from partita.measure.launches import decode_launches, ints, prefill_launches
 from partita.measure.verify import Check, check_cache_reshard, check_decode, check_prefill
 from partita.program.transformer import logits_sharding
-from partita.sharding.layout import Layout, ceil_to, product, resolve
+from partita.sharding.layout import Layout, resolve
+from partita.sharding.padding import ceil_to, product
 from partita.specs.formats import Formats
 
 TOLERANCE = 1e-4

@@ -12,7 +12,7 @@ from partita.engine.cpu import BLOCK_FLOATS
 from partita.engine.steps import Programs
 from partita.measure.launches import Launch, decode_launches, first_draw, ints, prefill_launches
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
-from partita.sharding.layout import ceil_to, product
+from partita.sharding.padding import ceil_to, product
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 

@@ -20,7 +20,7 @@ from partita.advice.advice import Advice
 from partita.advice.compare import compare
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import sensitivities
-from partita.cost.prediction import Phase, Setting
+from partita.cost.prediction import Setting
 from partita.errors import InputError
 from partita.planner import PlanRequest, best_of, best_plan, make_plan
 from partita.planner.chips import parse_clusters
@@ -29,7 +29,7 @@ from partita.planner.pair import BASES, basis_of, parse_basis, step_seconds, tot
 from partita.planner.tables import price
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 from partita.specs.catalogue import profile, profile_names
-from partita.specs.profile import Constant, Profile
+from partita.specs.profile import Constant, Phase, Profile
 
 INT8 = Formats(weights="int8")
 

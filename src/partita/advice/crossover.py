@@ -17,9 +17,10 @@ import numpy as np
 
 from partita.cost.estimate import estimate
 from partita.cost.number import array
-from partita.cost.prediction import Phase, Prediction, Setting
+from partita.cost.prediction import Prediction, Setting
 from partita.cost.roofline import bound
 from partita.planner.pair import BASES, Basis, step_seconds
+from partita.specs.profile import Phase
 
 Quantity = Literal["batch", "context", "prompt"]
 QUANTITIES: dict[Phase, tuple[Quantity, ...]] = {

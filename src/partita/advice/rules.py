@@ -16,7 +16,7 @@ from partita.cost.ledger import Entry
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.planner.infeasible import memory_text
 from partita.planner.pair import Basis, step_seconds
-from partita.sharding.layout import product
+from partita.sharding.padding import product
 from partita.sharding.roles import AttentionRole, Roles, name_roles
 from partita.sharding.spec import parse
 from partita.specs.units import format_seconds

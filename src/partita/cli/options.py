@@ -7,7 +7,6 @@ from typing import Annotated, get_args
 import typer
 
 from partita.api import read_model
-from partita.cost.setting import Phase as PhaseName
 from partita.cost.setting import Setting, stage_of
 from partita.engine.load import Placement, placement_of
 from partita.errors import InputError
@@ -15,6 +14,7 @@ from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import parse_roles
 from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Float, Format, Formats
+from partita.specs.profile import Phase as PhaseName
 from partita.specs.workload import Workload
 
 MODEL_HELP = (

@@ -19,7 +19,7 @@ from partita.program.ops import Seen
 from partita.program.options import RunOptions
 from partita.program.rotary import frequencies, magnitude
 from partita.sharding.interleave import INTERLEAVED
-from partita.sharding.layout import product
+from partita.sharding.padding import product
 from partita.sharding.spec import Sharding
 from partita.specs.model import Model
 

@@ -20,8 +20,9 @@ from partita.engine.attention_ops import positions_in
 from partita.engine.local import Local
 from partita.engine.ops import DTYPES, JaxOps
 from partita.sharding.interleave import INTERLEAVED
-from partita.sharding.layout import Layout, Storage, ceil_to, product
+from partita.sharding.layout import Layout, Storage
 from partita.sharding.mesh import Mesh
+from partita.sharding.padding import ceil_to, product
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model

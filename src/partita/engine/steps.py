@@ -38,8 +38,9 @@ from partita.program.ops import Pass
 from partita.program.options import XLA_CPU, Backend, RunOptions
 from partita.program.sampling import Drawing, Kind, logits_of_slots, sample
 from partita.program.transformer import logits_sharding
-from partita.sharding.layout import Layout, Storage, product
+from partita.sharding.layout import Layout, Storage
 from partita.sharding.mesh import Mesh
+from partita.sharding.padding import product
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model

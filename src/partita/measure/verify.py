@@ -16,8 +16,9 @@ from partita.engine.engine import EngineOptions
 from partita.engine.steps import Programs
 from partita.measure.counts import Counts, count_hlo, count_jaxpr, predicted
 from partita.measure.launches import Launch, decode_launches, ints, prefill_launches
-from partita.sharding.layout import Layout, ceil_to, plan_storage, product, resolve, union
+from partita.sharding.layout import Layout, plan_storage, resolve
 from partita.sharding.mesh import Mesh
+from partita.sharding.padding import ceil_to, product, union
 from partita.sharding.roles import Roles
 from partita.specs.formats import Formats
 from partita.specs.model import Model

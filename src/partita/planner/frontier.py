@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from partita.cost.prediction import Phase, Prediction
+from partita.cost.prediction import Prediction
 from partita.planner.exact import Exact
 from partita.planner.pair import Basis, prompts_of, step_seconds, total_seconds
 from partita.planner.request import BATCHES, Case
 from partita.planner.tables import COARSE_CELLS, MOST_CELLS, Tables, price
+from partita.specs.profile import Phase
 
 _FEW = 4
 """The most cases that are all looked at closely."""

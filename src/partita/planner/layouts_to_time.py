@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.cost.prediction import Prediction
-from partita.cost.setting import Phase, Setting
+from partita.cost.setting import Setting
 from partita.planner.exact import Exact
 from partita.planner.pair import Basis, basis_of, step_seconds
 from partita.planner.request import PlanRequest
 from partita.planner.space import prime_factors
 from partita.planner.tables import NEAR, price
 from partita.sharding.mesh import Mesh
+from partita.specs.profile import Phase
 
 _WORST = 6.0
 """Times as long as the best that a layout may take: worse ones nobody would look at."""

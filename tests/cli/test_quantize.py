@@ -43,7 +43,7 @@ def test_its_json(partita: Partita, tiny: Path, tmp_path: Path):
         (("{here}/none.gguf", "{here}/out"), "model", "cannot be read"),
         (("{here}", "{here}/out"), "model", "has no config.json"),
         (("palm-540b", "{here}/out"), "model", "its weights cannot be read here"),
-        (("{tiny}",), "out", "is needed: The folder to make"),
+        (("{tiny}",), "out", "is needed: Folder to write"),
     ],
 )
 def test_what_is_refused(

@@ -94,7 +94,7 @@ def launched(case: Case) -> tuple[tuple[Launch, ...], Step]:
     programs, layout = programs_of(case)
     size = programs.mesh.size
     batch = ceil_to(case.batch, product(size, layout.batch_axes))
-    context = programs.whole_turns(case.context)
+    context = programs.divisible(case.context)
     if case.phase == "prefill":
         launches = prefill_launches(programs, layout, layout, batch, case.queries)
     elif case.phase == "decode":

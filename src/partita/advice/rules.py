@@ -25,7 +25,7 @@ from partita.specs.units import format_seconds
 def broken_rules(prediction: Prediction, basis: Basis = "bound") -> list[Rule]:
     """The rules one phase's layout breaks, hard ones first; empty where everything divides and fits.
 
-    by: the time that they cost. Errors as those of `pair.step_seconds`.
+    basis: the time that they cost is by this. Errors as those of `pair.step_seconds`.
     """
     return [
         *_memory(prediction),

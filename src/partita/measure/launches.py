@@ -131,7 +131,7 @@ class Steps:
             first = programs.draws.first(layout, layout, "greedy")
             draw = self._draw(first, layout, rows, self._ints(0, rows))
             return lambda: draw(compiled(*args)[0])
-        cache = jax.tree.map(filled, programs.cache(layout, rows, programs.whole_turns(tokens)))
+        cache = jax.tree.map(filled, programs.cache(layout, rows, programs.divisible(tokens)))
         new, positions = self._ints(0, rows), self._ints(tokens - 1, rows)
         compiled = _compiled(programs.decode(layout), self.parameters, cache, new, positions)
         draw, kept = self._draw(programs.draws.next(layout, "greedy"), layout, rows), [cache]

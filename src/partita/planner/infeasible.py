@@ -20,8 +20,8 @@ from partita.specs.units import format_bytes, format_seconds
 from partita.specs.workload import Workload
 
 
-def refusal(tables: Sequence[Tables]) -> InputError:
-    """Why there is no plan: nothing fits, or what fits is too slow."""
+def no_plan(tables: Sequence[Tables]) -> InputError:
+    """The error that says why there is no plan: nothing fits, or what fits is too slow."""
     asked = tables[0].case.request
     limited = (asked.max_ttft, asked.max_tpot, asked.rate) != (None, None, None)
     fitting = [table for table in tables if _fits(table)]

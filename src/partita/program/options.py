@@ -52,7 +52,7 @@ XLA_CPU = Backend(in_blocks=True, residuals=2, keeps_gated=True, results_apart=T
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What is on."""
+    """Which of the choices are made."""
 
     overlap: tuple[tuple[str, Way], ...] = ()
     """Which collectives are taken apart and looped with the einsums next to them, and which way round the
@@ -98,11 +98,11 @@ def overlap_of(asked: str | Mapping[str, Way]) -> tuple[tuple[str, Way], ...]:
 
 
 _AROUND = ("layer", "global", "local")
-"""Scopes that an operation is not named by: it is switched alike in all layers."""
+"""Scopes that are no part of an operation's name: an option holds in all layers alike."""
 
 
 def name_of(scopes: Sequence[str]) -> str:
-    """What switches call an operation inside these scopes, e.g. "ffn/out"."""
+    """The name that options have for an operation inside these scopes, e.g. "ffn/out"."""
     return "/".join(scope for scope in scopes if scope not in _AROUND)
 
 

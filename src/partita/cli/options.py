@@ -24,7 +24,7 @@ MESH_HELP = "Logical mesh, e.g. x=4,y=4,z=4."
 FFN_HELP = "ws1d, ws2d, wg-x, wg-xy, wg-xyz, or roles such as x=e,y=f,z=f-gathered."
 ATTENTION_HELP = "heads, batch, context, or roles such as x=heads,y=batch,z=context."
 OVERLAP_HELP = (
-    "Overlap of collectives with einsums: none, one-way, two-way, or such as ffn/out/scatter=two-way."
+    "Overlap of collectives with einsums: none, one-way, two-way, or pairs such as ffn/out/scatter=two-way."
 )
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]

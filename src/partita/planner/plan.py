@@ -92,7 +92,7 @@ class Plan:
         return "\n".join(self.reasons)
 
     def as_json(self) -> dict[str, Any]:
-        """The object `plan --json` prints; its keys are stable."""
+        """The plan as JSON, with stable keys; `plan --json` prints it with what `advice` has to say."""
         setting = self.decode.setting
         return {
             "schema": SCHEMA,

@@ -7,25 +7,12 @@ import math
 from collections.abc import Sequence
 
 from partita.sharding.mesh import Mesh
-from partita.specs.model import Latent, Model
+from partita.specs.model import Model
 
 
 def ceil_to(size, multiple):
     """The next multiple of `multiple` from `size` up; both may be NumPy arrays."""
     return -(-size // multiple) * multiple
-
-
-def latent_sizes(latent: Latent, shards) -> dict:
-    """Sizes of latent attention's dims [Q C D P R U], of which Q, C and D are split over `shards` chips."""
-    rank = ceil_to(latent.kv_rank, shards)
-    return {
-        "Q": ceil_to(latent.query_rank or 1, shards),
-        "C": rank,
-        "D": ceil_to(latent.nope_dim, shards),
-        "P": latent.rope_dim,
-        "R": rank + latent.rope_dim,
-        "U": latent.value_dim,
-    }
 
 
 def product(sizes, axes: str):

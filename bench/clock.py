@@ -19,7 +19,7 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
-from partita.cli.clock import as_json, summary, table
+from partita.cli.verify_clock import as_json, summary, table
 from partita.cost.setting import Setting
 from partita.engine.devices import devices_for
 from partita.measure.calibrate.run import calibrate

@@ -174,11 +174,11 @@ def test_everything_a_plan_states_is_by_its_time():
     said = next(reason for reason in plan.reasons if reason.startswith("decode: "))
     assert "estimated" in said
     assert "at peak" in said
-    answers = Advice(plan)
-    served = answers.server
+    advice = Advice(plan)
+    served = advice.server
     assert served.step_seconds == pytest.approx(decode.total_seconds / 64)
-    assert all(each.bound is not None for each in answers.sensitivities)
-    json.dumps([each.as_json() for each in (*answers.sensitivities, *answers.crossovers)])
+    assert all(each.bound is not None for each in advice.sensitivities)
+    json.dumps([each.as_json() for each in (*advice.sensitivities, *advice.crossovers)])
 
 
 def test_a_switch_of_the_cache_waits_for_its_messages():

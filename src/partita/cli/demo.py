@@ -9,7 +9,7 @@ import typer
 from partita.advice.advice import Advice
 from partita.cli import generate
 from partita.cli import options as o
-from partita.cli.answers import stream
+from partita.cli.generated import stream
 from partita.cli.output import progress_console, show, show_json
 from partita.cli.verify import as_json, table
 from partita.engine.load import EngineRequest, Placement

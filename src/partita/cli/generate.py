@@ -9,7 +9,7 @@ import typer
 
 from partita.cli import options as o
 from partita.cli import sampling_options as s
-from partita.cli.answers import stream
+from partita.cli.generated import stream
 from partita.cli.output import progress_bar, show_json, show_note
 from partita.engine.load import EngineRequest, Placement
 from partita.errors import InputError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from partita.cli import options as o
-from partita.cli.clock import Clocking, clocked
 from partita.cli.output import progress_console, show, show_json
+from partita.cli.verify_clock import Clocking, clocked
 from partita.engine.load import Placement
 from partita.errors import InputError
 from partita.program.options import RunOptions, overlap_of

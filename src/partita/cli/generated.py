@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Answer:
+class Sample:
     """One sample: its text, its tokens, why it ended ("length" or "stop")."""
 
     text: str = ""
@@ -51,7 +51,7 @@ class Answer:
 
 def stream(
     engine: Engine, ids: list[int], sampling: Sampling, shown: str, quiet: bool
-) -> tuple[list[Answer], dict[str, float]]:
+) -> tuple[list[Sample], dict[str, float]]:
     """All samples of a prompt, and the seconds of each phase.
 
     Unless `quiet`, writes `shown` and then the text as it comes to standard output; of several samples each
@@ -63,17 +63,17 @@ def stream(
             sys.stdout.write(text)
             sys.stdout.flush()
 
-    answers, start, first = [Answer() for _ in range(sampling.n)], time.perf_counter(), 0.0
+    samples, start, first = [Sample() for _ in range(sampling.n)], time.perf_counter(), 0.0
     if sampling.n == 1:
         write(shown)
     for written in engine.written([ids], [sampling]):
         first = first or time.perf_counter() - start
-        answer = answers[written.sample]
-        answer.add(written.piece)
+        sample = samples[written.sample]
+        sample.add(written.piece)
         if sampling.n == 1:
             write(written.piece.text)
         elif written.piece.finish:
-            write(f"--- sample {written.sample + 1} of {sampling.n}\n{shown}{answer.text}\n")
+            write(f"--- sample {written.sample + 1} of {sampling.n}\n{shown}{sample.text}\n")
     if sampling.n == 1:
         write("\n")
-    return answers, {"prefill": first, "decode": time.perf_counter() - start - first}
+    return samples, {"prefill": first, "decode": time.perf_counter() - start - first}

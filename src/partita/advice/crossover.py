@@ -220,8 +220,6 @@ def _sized(setting: Setting, phase: Phase, quantity: Quantity, value: int) -> Se
     return replace(setting, workload=workload.resized(**sizes))
 
 
-Numbers = np.ndarray
-
 _GROWING = ("flops", "needed_flops", "moved_bytes", "sent_bytes")
 """Counts of an operation that grow with its dims."""
 _GROWS = {"batch": "B", "context": "S", "prompt": "LS"}
@@ -229,8 +227,8 @@ _GROWS = {"batch": "B", "context": "S", "prompt": "LS"}
 
 
 def forecast(
-    prediction: Prediction, quantity: str, factors: Numbers, basis: Basis = "bound"
-) -> tuple[Numbers, Numbers]:
+    prediction: Prediction, quantity: str, factors: np.ndarray, basis: Basis = "bound"
+) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of a step and bytes of a chip, at each factor times the quantity."""
     peaks, letters = prediction.setting.peaks, _GROWS[quantity]
     # keys and values grow with positions and sequences, however many queries there are
@@ -262,7 +260,7 @@ def likely(
     chosen: Prediction,
     rivals: Sequence[Prediction],
     quantity: str,
-    factors: Numbers,
+    factors: np.ndarray,
     most: int,
     basis: Basis = "bound",
 ) -> tuple[list[Prediction], float | None]:

@@ -266,7 +266,7 @@ def likely(
 ) -> tuple[list[Prediction], float | None]:
     """The rivals forecast to be better first along `factors`, at most `most`; and where the first of them is.
 
-    Those that are never forecast to be follow in the order of the time they come nearest. None where there is
+    Those that are never forecast to be better follow, by how near they come. None where there is
     no forecast.
     """
     capacity = chosen.memory_bytes["capacity"]

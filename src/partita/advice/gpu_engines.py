@@ -1,6 +1,6 @@
 """A plan as options of vLLM, SGLang and TensorRT-LLM: tensor, pipeline and data parallelism, and one layout.
 
-`EngineFlags` is a plan in the words of any engine; `split` and `serving` are what engines need.
+`EngineFlags` is a plan as the options of any engine; `split` and `serving` are what engines need.
 
 Options as documented for vLLM 0.25 (docs.vllm.ai: engine arguments, data parallel deployment, context
 parallel deployment), SGLang (docs.sglang.io: server arguments; DP, DPA and router; decode context
@@ -21,7 +21,7 @@ from partita.specs.units import format_count
 
 @dataclass(frozen=True)
 class EngineFlags:
-    """A plan in one engine's words, or why it has none for it."""
+    """A plan as the options of one engine, or why there are none."""
 
     engine: str
     source: str
@@ -31,7 +31,7 @@ class EngineFlags:
     command: str
     """The options as a command line (a configuration, in MaxText); empty likewise."""
     differs: tuple[str, ...]
-    """What the engine does otherwise than the plan although these options are its nearest words for it."""
+    """What the engine does differently from the plan, although these options come closest to it."""
     cannot: tuple[str, ...]
     """The parts of the plan that it cannot express, by name; empty where it can express all."""
 

@@ -151,8 +151,8 @@ def _block(entries: int, floats: int) -> int:
 
 
 def apart(value: jax.Array) -> jax.Array:
-    """The same. One kernel is made of both halves of a parallel block up to their sum, and for it constants
-    as large as the hidden units are written out; but not past a comparison."""
+    """The value, behind a comparison. Without it XLA makes one kernel of both halves of a parallel block up
+    to their sum, and for that kernel writes out constants as large as the hidden units."""
     return jnp.where(value == value, value, jnp.nan)
 
 

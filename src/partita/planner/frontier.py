@@ -129,7 +129,7 @@ def _over_batches(case: Case) -> Case:
 
 
 def undominated(cells: Iterable[tuple]) -> list[tuple]:
-    """The tuples that no other is as good as in both of their first two numbers, by the first, rising."""
+    """The tuples that no other equals or beats in both of their first two numbers, by the first, rising."""
     kept: list[tuple] = []
     for cell in sorted(cells, key=lambda cell: cell[:2]):
         if not kept or cell[1] < kept[-1][1]:

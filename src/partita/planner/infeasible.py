@@ -197,9 +197,9 @@ def _changes(setting: Setting) -> Iterator[tuple[str, Setting]]:
 
 
 def _larger(setting: Setting) -> Iterator[tuple[str, Setting]]:
-    """More of the same chips, as much of their memory in use: each time one axis doubled that can be.
+    """More of the same chips, with as much of their memory in use: each time one axis is doubled.
 
-    That is the smallest of a torus, and of other fabrics the fastest.
+    It is the smallest of a torus, and of other fabrics the fastest, that can be doubled.
     """
     here = setting.cluster
     if _named(here.name, here.chip) != here:

@@ -33,13 +33,13 @@ class Backend:
     in_blocks: bool = False
     """Shards of an inner dim travel as whole blocks and are put in place by a copy."""
     residuals: int = 1
-    """So many copies of the residual are held all through a step."""
+    """How many copies of the residual are held all through a step."""
     keeps_gated: bool = False
     """What the feed-forward's gate gives is held beside what it was made from until the product with it."""
     results_apart: bool = False
     """A result has room of its own from the beginning of a step."""
     gaps: int | None = None
-    """One part in so many of what is held at once is lost between buffers, as measured."""
+    """One byte is lost between buffers for every so many that are held at once, as measured; None: no byte."""
 
     def with_gaps(self, held: Any) -> Any:
         """Bytes that are held at once, and what is lost between them."""
@@ -57,7 +57,7 @@ class RunOptions:
     overlap: tuple[tuple[str, Way], ...] = ()
     """Which collectives are taken apart and looped with the einsums next to them, and which way round the
     ring: by the name of an operation ("ffn/out/scatter"), by kind ("gather", "scatter"), or "all"; the most
-    special name counts, and what has none is not looped."""
+    specific name counts, and what has none is not looped."""
     shared_reduction: bool = True
     """The two halves of a parallel block are reduced over chips once, not apart."""
     scatter_hidden: bool = True

@@ -26,9 +26,9 @@ def union(first: str, second: str) -> str:
 
 
 def padded_heads(kv: int, group: int, over_k: int, over_g: int) -> tuple[int, int, int]:
-    """What K heads split `over_k` ways and their groups split `over_g` ways cost, the least of which is best.
+    """The cost of splitting K heads `over_k` ways and their groups `over_g` ways; the least is best.
 
-    They are padded heads in all, then K heads of a chip, then K heads in all.
+    It is padded heads in all, then K heads of a chip, then K heads in all.
     """
     padded = ceil_to(kv, over_k)
     return padded * ceil_to(group, over_g), padded // over_k, padded

@@ -39,7 +39,7 @@ class Backend:
     results_apart: bool = False
     """A result has room of its own from the beginning of a step."""
     gaps: int | None = None
-    """One byte is lost between buffers for every so many that are held at once, as measured; None: no byte."""
+    """For every so many bytes that are held at once one is lost between buffers, as measured; None: none."""
 
     def with_gaps(self, held: Any) -> Any:
         """Bytes that are held at once, and what is lost between them."""

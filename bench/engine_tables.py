@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from partita.specs import Model, catalogue_model
-from partita.specs.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameters
 
 BASELINE = "transformers f32"
 
@@ -64,8 +63,8 @@ def share(result: dict[str, Any], engine: dict[str, Any], case: str) -> float | 
 
 def prefill_flops(model: Model, tokens: int) -> float:
     """FLOPs of a prompt's matmuls: each token through every layer, to those before it; one unembedded."""
-    shapes = all_parameter_shapes(model)
-    matrices = sum(math.prod(s) for n, s in shapes.items() if "layers." in n and "norm" not in n)
+    rows = all_parameters(model).items()
+    matrices = sum(row.count for name, row in rows if "layers." in name and "norm" not in name)
     attended = tokens * (tokens + 1) / 2
     scores = 2 * model.layers * model.heads * model.head_dim * attended  # queries by keys, shares by values
     return 2 * (tokens * matrices + scores + model.vocabulary * model.d_model)

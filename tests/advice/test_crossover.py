@@ -12,8 +12,9 @@ from tests.planner.settings import palm, setting
 from partita.advice import crossover
 from partita.advice.crossover import QUANTITIES, Crossover, Quantity, crossovers, forecast
 from partita.cost import prediction
-from partita.cost.prediction import Phase, Prediction, Setting
+from partita.cost.prediction import Prediction, Setting
 from partita.specs import Formats, Workload
+from partita.specs.profile import Phase
 
 INT8 = Formats(weights="int8")
 PALM_8B = ("palm-8b", "tpu-v4:2x2x2")

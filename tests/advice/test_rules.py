@@ -12,9 +12,10 @@ from tests.sizes import examples
 
 from partita.advice.rule import Rule
 from partita.advice.rules import broken_rules
-from partita.cost.prediction import Phase, Prediction, predict
+from partita.cost.prediction import Prediction, predict
 from partita.sharding.mesh import Mesh
 from partita.specs import Formats, Workload
+from partita.specs.profile import Phase
 
 INT8 = Formats(weights="int8")
 
@@ -193,7 +194,7 @@ def test_rules_are_one_line_each_and_never_pay(model, layout, phase, shape, batc
         assert "\n" not in str(rule)
         assert rule.bytes_per_chip >= 0
         assert 0 <= rule.step_seconds <= prediction.step_seconds
-        assert rule.hard == (rule.name in ("memory", "mesh"))
+        assert rule.hard == (rule.name == "memory")
         assert json.loads(json.dumps(rule.as_json()))["name"] == rule.name
     names = {rule.name for rule in broken_rules(prediction)}
     assert ("memory" in names) != prediction.fits

@@ -12,7 +12,7 @@ from partita.checkpoints.open import packaged_gguf
 from partita.checkpoints.protocol import StoredCheckpoint, random_parameters
 from partita.errors import InputError
 from partita.specs.catalogue import catalogue_model
-from partita.specs.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameters
 
 
 def test_model_of_smollm2_is_the_catalogues(smollm2: StoredCheckpoint):
@@ -22,9 +22,9 @@ def test_model_of_smollm2_is_the_catalogues(smollm2: StoredCheckpoint):
 
 def test_smollm2_tensors_have_the_listed_shapes(smollm2: StoredCheckpoint):
     total = 0
-    for name, shape in all_parameter_shapes(smollm2.model).items():
+    for name, row in all_parameters(smollm2.model).items():
         tensor = smollm2.read(name)
-        assert (tensor.shape, tensor.dtype, tensor.flags.c_contiguous) == (shape, np.float32, True), name
+        assert (tensor.shape, tensor.dtype, tensor.flags.c_contiguous) == (row.shape, np.float32, True), name
         assert np.isfinite(tensor).all(), name
         total += tensor.size
     assert total == smollm2.model.parameters == 134_515_008

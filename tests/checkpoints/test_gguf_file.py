@@ -14,7 +14,7 @@ from partita.checkpoints.gguf import open_gguf
 from partita.checkpoints.gguf_file import GGUFFile
 from partita.checkpoints.open import packaged_gguf
 from partita.errors import InputError
-from partita.specs.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameters
 
 
 def assert_refused(path: Path) -> str:
@@ -71,8 +71,8 @@ def loads_whole(path: Path) -> bool:
     """Whether everything in the file can be had; any exception but InputError, on one line, is a failure."""
     try:
         checkpoint = open_gguf(path)
-        for name, shape in all_parameter_shapes(checkpoint.model).items():
-            assert checkpoint.read(name).shape == shape
+        for name, row in all_parameters(checkpoint.model).items():
+            assert checkpoint.read(name).shape == row.shape
         if checkpoint.tokenizer is not None:
             checkpoint.tokenizer.encode("abcd 34")
     except InputError as error:

@@ -27,7 +27,7 @@ from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.errors import InputError
 from partita.specs.model import LinearScaling, Llama3Scaling, Model, YarnScaling
-from partita.specs.parameters import all_parameter_shapes, all_parameters
+from partita.specs.parameters import all_parameters
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
@@ -110,7 +110,7 @@ def test_several_files_have_an_index(tmp_path: Path):
         end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
         assert end <= 500
     one, many = open_folder(tmp_path / "one"), open_folder(tmp_path / "many")
-    for name in all_parameter_shapes(forms.LLAMA):
+    for name in all_parameters(forms.LLAMA):
         np.testing.assert_array_equal(one.read(name), many.read(name))
 
 
@@ -242,7 +242,7 @@ def test_reading_and_writing_need_the_room_of_one_layer(deep: Path, tmp_path: Pa
     assert checkpoint.model == DEEP.model_copy(update={"name": deep.name})
     tracemalloc.start()
     try:
-        for name in all_parameter_shapes(DEEP):
+        for name in all_parameters(DEEP):
             checkpoint.read(name)
         _, reading = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
@@ -257,9 +257,9 @@ def test_reading_and_writing_need_the_room_of_one_layer(deep: Path, tmp_path: Pa
 RESIDENT = """
 import resource, sys
 from partita.checkpoints.open import open_checkpoint
-from partita.specs.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameters
 checkpoint = open_checkpoint(sys.argv[1])
-names = list(all_parameter_shapes(checkpoint.model))
+names = list(all_parameters(checkpoint.model))
 peaks = []
 for part in (names[:12], names):
     for name in part:

@@ -8,7 +8,7 @@ from tests import reference
 
 from partita.checkpoints.protocol import StoredCheckpoint, random_parameters
 from partita.specs.model import Model
-from partita.specs.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameters
 
 MODEL = Model(name="small", layers=2, d_model=16, d_ff=24, heads=4, kv_heads=2, head_dim=6, vocabulary=20)
 TURNS = [1, 100 ** (-1 / 3), 100 ** (-2 / 3)]
@@ -42,7 +42,7 @@ FORMS = [
 def test_smollm2_gives_the_logits_and_tokens_of_transformers(
     smollm2: StoredCheckpoint, oracle: dict[str, Any]
 ):
-    parameters = {name: smollm2.read(name) for name in all_parameter_shapes(smollm2.model)}
+    parameters = {name: smollm2.read(name) for name in all_parameters(smollm2.model)}
     for entry in oracle["prompts"]:
         prompt, generated = entry["prompt_ids"], entry["generated_ids"]
         logits = reference.logits(smollm2.model, parameters, prompt + generated[:-1])[len(prompt) - 1 :]

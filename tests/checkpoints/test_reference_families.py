@@ -8,7 +8,7 @@ from tests import reference
 from tests.families import FAMILIES, VOCABULARY
 
 from partita.checkpoints.folder import open_folder
-from partita.specs.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameters
 
 PROMPTS = (3, 40)  # tokens; the second is longer than any window
 STEPS = 32
@@ -26,7 +26,7 @@ def test_the_reference_gives_the_logits_and_tokens_of_transformers(family: str, 
     )
     checkpoint = open_folder(folder)
     model = checkpoint.model
-    parameters = {name: checkpoint.read(name) for name in all_parameter_shapes(model)}
+    parameters = {name: checkpoint.read(name) for name in all_parameters(model)}
     for length in PROMPTS:
         prompt = np.random.default_rng(length).integers(0, VOCABULARY, length).tolist()
         with torch.no_grad():

@@ -6,7 +6,7 @@ import pytest
 from tests.cli.conftest import Partita
 
 from partita.checkpoints.open import open_checkpoint
-from partita.specs.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameters
 
 
 def test_a_folder_is_made_that_other_commands_take(partita: Partita, tiny: Path, tmp_path: Path):
@@ -26,7 +26,7 @@ def test_its_json(partita: Partita, tiny: Path, tmp_path: Path):
     assert found.keys() == {"out", "parameters", "bytes", "seconds"}
     assert (found["out"], found["parameters"]) == (str(tmp_path / "out"), checkpoint.model.parameters)
     expected = 0
-    for name in all_parameter_shapes(checkpoint.model):
+    for name in all_parameters(checkpoint.model):
         values = checkpoint.read(name)
         quantised = name in checkpoint.quantised
         expected += values.size + 4 * checkpoint.read_scale(name, ()).size if quantised else 4 * values.size

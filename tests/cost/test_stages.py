@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.sizes import examples
 
-from partita.cost.prediction import Phase, Prediction, Setting, predict, reshard_seconds
+from partita.cost.prediction import Prediction, Setting, predict, reshard_seconds
 from partita.cost.roofline import bound
 from partita.cost.schedule import StageLayers, split_layers
 from partita.cost.setting import stage_of
@@ -24,6 +24,7 @@ from partita.specs import (
     catalogue_model,
     parse_cluster,
 )
+from partita.specs.profile import Phase
 
 CHIP = Chip(name="gpu", peak_flops={"bf16": 1e12}, hbm_bytes=2**30, hbm_bandwidth=1e10)
 TINY = Model(name="tiny", layers=6, d_model=48, d_ff=96, heads=6, kv_heads=2, head_dim=8, vocabulary=130)

@@ -1,11 +1,13 @@
 """What a step holds and moves for families of models: biases, more norms, learned positions, few KV heads."""
 
+import math
+
 import pytest
 
 from partita.cost.step import Step, StepShape, price_step
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs import Formats, Model, catalogue_model, model_names
-from partita.specs.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameters
 
 F32 = Formats(weights="f32", activations="f32", kv="f32", reduce="f32")
 ALONE, CUBE = Mesh("x", (1,)), Mesh("xyz", (2, 2, 2))
@@ -59,10 +61,9 @@ def layout_of(model: Model, text: str, mesh: Mesh, batch: int) -> Layout:
 
 @pytest.mark.parametrize("model", FAMILIES.values(), ids=FAMILIES)
 def test_a_chip_alone_holds_every_parameter(model: Model):
-    shapes = all_parameter_shapes(model)
     assert step(model, "ws1d/heads", ALONE).weight_bytes == 4 * model.parameters
     names = layout_of(model, "ws1d/heads", ALONE, 1).storage.weights(model)
-    assert set(names) == {name.rpartition(".")[2] for name in shapes}
+    assert set(names) == {name.rpartition(".")[2] for name in all_parameters(model)}
 
 
 @pytest.mark.parametrize("text", ["ws1d/heads", "ws2d/batch", "wg-xyz/batch"])
@@ -87,10 +88,8 @@ def test_chips_share_the_matrices_and_each_has_the_vectors(model: Model, text: s
         "ffn_out": 64 // over_e,
     }
     expected = 0
-    for full_name, shape in all_parameter_shapes(model).items():
-        name, count = full_name.rpartition(".")[2], 1
-        for size in shape:
-            count *= size
+    for full_name, row in all_parameters(model).items():
+        name, count = full_name.rpartition(".")[2], math.prod(row.shape)
         if name.endswith("norm") or name in ("o_bias", "ffn_out_bias"):
             expected += 4 * count
         elif name.endswith("bias"):

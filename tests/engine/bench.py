@@ -28,7 +28,8 @@ from partita.measure.counts import count_hlo, count_jaxpr, predicted
 from partita.measure.launches import decode_launches, ints, prefill_launches
 from partita.measure.verify import Check, check_cache_reshard, check_decode, check_prefill
 from partita.program.transformer import logits_sharding
-from partita.sharding.layout import Layout, ceil_to, product, resolve
+from partita.sharding.layout import Layout, resolve
+from partita.sharding.padding import ceil_to, product
 from partita.specs.formats import Formats
 
 TOLERANCE = 1e-4
@@ -127,7 +128,7 @@ class Bench:
         for row, ids in enumerate(prompts):
             self.tokens[row, : len(ids)], self.lengths[row] = ids, len(ids)
         self.prefill_step, self.decode_step = cache(self._prefill_step), cache(self._decode_step)
-        self.switch_steps: dict[tuple[str, str], Any] = {}
+        self.reshard_steps: dict[tuple[str, str], Any] = {}
         self.first_draws: dict[tuple[str, str], Any] = {}
 
     def _resolve(self, name: str, queries: int) -> Layout:
@@ -182,10 +183,10 @@ class Bench:
         ]
         return *runs, launches[1].arguments[1:]
 
-    def switch_step(self, source: Layout, target: Layout) -> Any:
+    def reshard_step(self, source: Layout, target: Layout) -> Any:
         """The step from one cache to another; layouts whose caches lie alike share it."""
         key = source.cache, target.cache
-        if key not in self.switch_steps:
+        if key not in self.reshard_steps:
             _exact(
                 check_cache_reshard(
                     next(self.plain), source, target, self.rows, self.width, self.capacity, False
@@ -197,8 +198,8 @@ class Bench:
             ledger = price_cache_reshard(
                 self.case.model, source, target, self.case.mesh.size, F32, StepShape(self.rows, self.width)
             )
-            self.switch_steps[key] = self._compile("switch", target, run, args, ledger)
-        return self.switch_steps[key]
+            self.reshard_steps[key] = self._compile("switch", target, run, args, ledger)
+        return self.reshard_steps[key]
 
     def _compile(self, phase: str, layout: Layout, run: Any, args: tuple, ledger: Ledger) -> Any:
         mesh = self.case.mesh
@@ -223,7 +224,7 @@ class Bench:
         draw, given = self.first_draw(source, target)
         tokens = draw(logits, np.arange(self.rows, dtype=np.int32), *_zeros(given)).tokens
         self.expected.compare_step(0, replicas_agree(tokens), replicas_agree(logits))
-        cache = self.switch_step(source, target)(kv, self.lengths)
+        cache = self.reshard_step(source, target)(kv, self.lengths)
         positions = self.lengths
         step, draw, given = self.decode_step(target)
         for number in range(1, STEPS + 1):

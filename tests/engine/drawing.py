@@ -21,7 +21,7 @@ from partita.program import sampling
 from partita.program.sampling import Kind
 from partita.program.transformer import logits_sharding
 from partita.sharding import Mesh, parse_layout, plan_storage, resolve
-from partita.sharding.layout import ceil_to
+from partita.sharding.padding import ceil_to
 from partita.sharding.spec import parse
 from partita.specs import Formats, Model
 from partita.specs.sampling import Sampling

@@ -1,6 +1,6 @@
 """Resharding real arrays: whatever the steps, every device ends with the part its new sharding names.
 
-Of a dim S that is what the device is dealt, of any other a block.
+Of the interleaved dim S that is every n-th entry, of any other dim a block.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from partita.sharding.interleave import from_blocks
 from partita.sharding.layout import Layout, resolve
 from partita.specs.formats import Formats
 from partita.specs.model import Model
-from partita.specs.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameters
 from partita.specs.workload import Workload
 
 CUBE = Mesh.of((2, 2, 2))
@@ -71,7 +71,7 @@ def floats(model: Model) -> MemoryCheckpoint:
 def stood_for(model: Model) -> dict[str, np.ndarray]:
     """The floats that a model's int8 parameters stand for."""
     held = in_int8(floats(model))
-    return {name: held.read(name) for name in all_parameter_shapes(model)}
+    return {name: held.read(name) for name in all_parameters(model)}
 
 
 def run(on: Engine) -> tuple[np.ndarray, np.ndarray, Any, Layout]:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tests.checkpoints.tiny_gguf import TINY
 
-from partita.cost.setting import Phase
 from partita.engine.steps import Programs
 from partita.measure import launches
 from partita.measure.launches import Steps, filled
@@ -17,6 +16,7 @@ from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles, parse_roles
 from partita.specs import Formats
+from partita.specs.profile import Phase
 
 MESH = Mesh.of((2,))
 F32 = Formats(weights="f32", activations="f32", kv="f32")

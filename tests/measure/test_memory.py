@@ -12,7 +12,7 @@ from partita.engine.cpu import BLOCK_FLOATS
 from partita.engine.steps import Programs
 from partita.measure.launches import Launch, decode_launches, first_draw, ints, prefill_launches
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
-from partita.sharding.layout import ceil_to, product
+from partita.sharding.padding import ceil_to, product
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 
@@ -94,7 +94,7 @@ def launched(case: Case) -> tuple[tuple[Launch, ...], Step]:
     programs, layout = programs_of(case)
     size = programs.mesh.size
     batch = ceil_to(case.batch, product(size, layout.batch_axes))
-    context = programs.whole_turns(case.context)
+    context = programs.divisible(case.context)
     if case.phase == "prefill":
         launches = prefill_launches(programs, layout, layout, batch, case.queries)
     elif case.phase == "decode":

@@ -16,7 +16,7 @@ from partita.errors import InputError
 from partita.measure.quality import compare, formats_named, measure, shipped_text, windows, windows_of
 from partita.sharding import Mesh, parse_layout
 from partita.specs.formats import Formats
-from partita.specs.parameters import all_parameter_shapes
+from partita.specs.parameters import all_parameters
 
 ONE = Mesh.of((1,))
 ROLES = parse_layout("ws2d/heads", "x")
@@ -83,7 +83,7 @@ def test_perplexity_is_what_the_reference_predicts():
     """Logits in float32, and in int8 of what the numbers stand for; an int8 cache costs a little more."""
     checkpoint = MemoryCheckpoint(TINY, random_parameters(TINY, seed=2))
     held = in_int8(checkpoint)
-    stood_for = {name: held.read(name) for name in all_parameter_shapes(TINY)}
+    stood_for = {name: held.read(name) for name in all_parameters(TINY)}
     parts = [[1, 5, 3, 3, 8, 2, 0], [9, 4, 4, 7, 6, 1, 11]]
     kinds = [formats_named("int8"), formats_named("int8+kv")]
     told: list[tuple[str, int, int]] = []

@@ -1,9 +1,10 @@
 """Pairs of layouts by name, priced on the storage they share."""
 
-from partita.cost.prediction import Phase, Prediction, Setting, predict
+from partita.cost.prediction import Prediction, Setting, predict
 from partita.planner.pair import Basis, Pair
 from partita.sharding.layout import plan_storage
 from partita.sharding.roles import parse_layout
+from partita.specs.profile import Phase
 
 NAMED = [
     f"{ffn}/{attention}"

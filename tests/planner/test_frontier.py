@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.cost.prediction import Phase
 from partita.planner.chips import parse_clusters
 from partita.planner.exact import Exact
 from partita.planner.frontier import Point, frontier, over_batches, undominated
 from partita.planner.request import PlanRequest
 from partita.planner.tables import Tables, price
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
+from partita.specs.profile import Phase
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
 

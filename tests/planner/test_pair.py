@@ -20,7 +20,7 @@ from partita.advice.advice import Advice
 from partita.advice.compare import compare
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import sensitivities
-from partita.cost.prediction import Phase, Setting
+from partita.cost.prediction import Setting
 from partita.errors import InputError
 from partita.planner import PlanRequest, best_of, best_plan, make_plan
 from partita.planner.chips import parse_clusters
@@ -29,7 +29,7 @@ from partita.planner.pair import BASES, basis_of, parse_basis, step_seconds, tot
 from partita.planner.tables import price
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 from partita.specs.catalogue import profile, profile_names
-from partita.specs.profile import Constant, Profile
+from partita.specs.profile import Constant, Phase, Profile
 
 INT8 = Formats(weights="int8")
 
@@ -174,11 +174,11 @@ def test_everything_a_plan_states_is_by_its_time():
     said = next(reason for reason in plan.reasons if reason.startswith("decode: "))
     assert "estimated" in said
     assert "at peak" in said
-    answers = Advice(plan)
-    served = answers.server
+    advice = Advice(plan)
+    served = advice.server
     assert served.step_seconds == pytest.approx(decode.total_seconds / 64)
-    assert all(each.bound is not None for each in answers.sensitivities)
-    json.dumps([each.as_json() for each in (*answers.sensitivities, *answers.crossovers)])
+    assert all(each.bound is not None for each in advice.sensitivities)
+    json.dumps([each.as_json() for each in (*advice.sensitivities, *advice.crossovers)])
 
 
 def test_a_switch_of_the_cache_waits_for_its_messages():

@@ -13,12 +13,13 @@ from tests.planner.pairs import NAMED, phase_of
 from tests.sizes import many
 
 from partita.advice.sensitivity import changed_cluster
-from partita.cost.prediction import Phase, Prediction, Setting, predict
+from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner import Case, Plan, best_of
 from partita.planner.pair import OBJECTIVES
 from partita.sharding.mesh import AXES, Mesh
 from partita.sharding.roles import AttentionRole, Roles, WeightRole
+from partita.specs.profile import Phase
 from partita.specs.units import parse_duration
 
 FEW = settings(

@@ -7,11 +7,11 @@ import pytest
 from tests.planner.drawn import a_case
 from tests.sizes import some
 
-from partita.cost.prediction import Phase
 from partita.planner.exact import Exact
 from partita.planner.space import Space, axis_roles, cluster_topology, rows
 from partita.planner.tables import Pricing, Table, Tables, passes, price, price_table
 from partita.specs import Formats, catalogue_model, parse_cluster
+from partita.specs.profile import Phase
 
 CLOSE = {"rel": 1e-9, "abs": 0}
 

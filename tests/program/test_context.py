@@ -95,7 +95,7 @@ def test_an_axis_of_one_chip_costs_nothing():
 
 
 def test_prefill_leaves_the_cache_where_decode_wants_it():
-    """Keys and values are gathered for the layer, and a chip keeps those it is dealt."""
+    """Keys and values are gathered for the layer, and a chip keeps those of its own positions."""
     for ffn in ("ws2d", "wg-x", "wg-xyz"):
         prefill, decode = layouts(f"{ffn}/context", "ws2d/context", batch=1)
         step = price_step(MODEL, prefill, MESH.size, FORMATS, StepShape(1, 64))

@@ -1,4 +1,4 @@
-"""Switches: how overlap is asked for by name, and what has no name."""
+"""Run options: how overlap is asked for by name, and what has no name."""
 
 from __future__ import annotations
 

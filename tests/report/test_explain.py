@@ -8,14 +8,14 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from partita.cost.prediction import Phase, Prediction, Setting, predict
+from partita.cost.prediction import Prediction, Setting, predict
 from partita.report.explain import explanation, operations
 from partita.report.predictions import NO_PROFILE, step_text
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
 from partita.sharding.spec import parse
 from partita.specs import Formats, Workload, catalogue_model, format_seconds, parse_cluster
-from partita.specs.profile import Constant, Profile
+from partita.specs.profile import Constant, Phase, Profile
 
 LAYOUTS = ["ws1d/heads", "ws2d/batch", "wg-x/heads", "wg-xyz/batch", "x=e,y=f-gathered,z=replica/heads"]
 

@@ -102,12 +102,12 @@ def test_what_is_ranked_by_the_bound_says_so(cluster: str, basis: Basis | None):
 
 
 def test_it_shows_crossovers_sensitivities_and_rules(found: Plan):
-    answers = Advice(found)
-    text = words(text_of(shown(answers)))
-    assert answers.crossovers
-    assert all(f"{crossing.quantity} {crossing.value:,}" in text for crossing in answers.crossovers)
-    assert all(f"{each.change:+.1%}" in text for each in answers.sensitivities)
-    for broken in answers.rules.values():
+    advice = Advice(found)
+    text = words(text_of(shown(advice)))
+    assert advice.crossovers
+    assert all(f"{crossing.quantity} {crossing.value:,}" in text for crossing in advice.crossovers)
+    assert all(f"{each.change:+.1%}" in text for each in advice.sensitivities)
+    for broken in advice.rules.values():
         assert all(rule.message.split(":")[0] in text for rule in broken)
 
 

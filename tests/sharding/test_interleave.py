@@ -12,8 +12,8 @@ from partita.sharding.interleave import from_blocks, to_blocks
 SHARDS = st.lists(st.integers(1, 4), min_size=1, max_size=3)
 
 
-def dealt(positions: int, shards: list[int]) -> dict[tuple[int, ...], list[int]]:
-    """One position after the other to the chips in turn, the first axis moving on with every card."""
+def interleaved(positions: int, shards: list[int]) -> dict[tuple[int, ...], list[int]]:
+    """One position after the other to the chips in turn, the first axis moving on with every position."""
     held: dict[tuple[int, ...], list[int]] = {}
     turns = [turn[::-1] for turn in itertools.product(*(range(count) for count in reversed(shards)))]
     for position, turn in zip(range(positions), itertools.cycle(turns), strict=False):
@@ -22,10 +22,10 @@ def dealt(positions: int, shards: list[int]) -> dict[tuple[int, ...], list[int]]
 
 
 @given(shards=SHARDS, each=st.integers(1, 5))
-def test_blocks_are_what_each_chip_is_dealt(shards: list[int], each: int):
+def test_blocks_are_what_each_chip_has(shards: list[int], each: int):
     positions = each * math.prod(shards)
     blocks = to_blocks(np.arange(positions), 0, shards).reshape(*shards, each)
-    for chip, held in dealt(positions, shards).items():
+    for chip, held in interleaved(positions, shards).items():
         assert blocks[chip].tolist() == held
 
 
@@ -50,8 +50,8 @@ def test_from_blocks_undoes_to_blocks_on_its_dim_alone(shards: list[int], each: 
 
 def test_a_cache_grows_where_it_is():
     """More positions are more places at the end of every chip, and chips are equally full on the way."""
-    before, after = dealt(12, [2, 3]), dealt(18, [2, 3])
+    before, after = interleaved(12, [2, 3]), interleaved(18, [2, 3])
     for chip, held in before.items():
         assert after[chip][: len(held)] == held
-    counts = [len(held) for held in dealt(16, [2, 3]).values()]
+    counts = [len(held) for held in interleaved(16, [2, 3]).values()]
     assert max(counts) - min(counts) == 1

@@ -7,7 +7,6 @@ import pytest
 
 from partita.specs import Formats, Latent, Model, catalogue_model, model_names
 from partita.specs.parameters import (
-    all_parameter_shapes,
     all_parameters,
     dim_sizes,
     parameter_table,
@@ -51,7 +50,7 @@ def test_shapes_of_a_serial_model():
         "ffn_in": (48, 2, 80),
         "ffn_out": (80, 48),
     }
-    assert all_parameter_shapes(model) == {
+    assert {name: row.shape for name, row in all_parameters(model).items()} == {
         **{"embed": (40, 48), "final_norm": (2, 48), "unembed": (40, 48)},
         **{f"layers.{i}.{name}": shape for i in range(2) for name, shape in block.items()},
     }

@@ -1,4 +1,4 @@
-"""Durations, rates, prices, bytes and shares read; durations, bytes and counts written."""
+"""Durations, rates, prices and bytes read; durations, bytes and counts written."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,6 @@ from partita.specs import (
     parse_duration,
     parse_price,
     parse_rate,
-    parse_share,
 )
 
 
@@ -118,11 +117,6 @@ def test_bytes_decimal_and_binary(text: str, number: int):
     assert type(parse_bytes(text)) is int
 
 
-@pytest.mark.parametrize(("text", "share"), [("10%", 0.1), ("0.1", 0.1), ("0%", 0), ("100 %", 1), ("1", 1)])
-def test_shares_are_from_0_to_1(text: str, share: float):
-    assert parse_share(text) == pytest.approx(share, rel=1e-12)
-
-
 def test_a_price_is_a_plain_number():
     assert (parse_price("2.5"), parse_price(" 2 "), parse_price(".07")) == (2.5, 2, 0.07)
 
@@ -136,7 +130,6 @@ BAD = ("", "x", "-1", "nan", "inf", "1e3", "9" * 400)
         (parse_rate, "rate", "3/s or 200/min", (*BAD, "3", "/s", "0/s", "3/ms", "3/day", "3 s", "-3/s")),
         (parse_price, "price", "2.5", (*BAD, "0", "$2.5", "2,5", "2.5/h")),
         (parse_bytes, "bytes", "80GB or 2GiB", (*BAD, "80", "80gb", "80Gb", "0GB", "0.1B", "9" * 20 + "PB")),
-        (parse_share, "share", "10% or 0.1", (*BAD, "101%", "10", "1.01", "%", "-1%")),
     ],
 )
 def test_what_is_none_is_refused_by_name(parse, field: str, example: str, texts: tuple[str, ...]):

@@ -26,7 +26,7 @@ class ComparedFigure:
 
     name: str
     unit: str
-    """seconds, chip-seconds, tokens/s, bytes, tokens, sequences, share or currency."""
+    """seconds, chip-seconds, tokens/s, bytes, tokens, sequences, chips, share or currency."""
     a: float
     b: float
     better: Literal["lower", "higher"] | None

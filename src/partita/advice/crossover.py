@@ -17,9 +17,10 @@ import numpy as np
 
 from partita.cost.estimate import estimate
 from partita.cost.number import array
-from partita.cost.prediction import Phase, Prediction, Setting
+from partita.cost.prediction import Prediction, Setting
 from partita.cost.roofline import bound
 from partita.planner.pair import BASES, Basis, step_seconds
+from partita.specs.profile import Phase
 
 Quantity = Literal["batch", "context", "prompt"]
 QUANTITIES: dict[Phase, tuple[Quantity, ...]] = {
@@ -219,8 +220,6 @@ def _sized(setting: Setting, phase: Phase, quantity: Quantity, value: int) -> Se
     return replace(setting, workload=workload.resized(**sizes))
 
 
-Numbers = np.ndarray
-
 _GROWING = ("flops", "needed_flops", "moved_bytes", "sent_bytes")
 """Counts of an operation that grow with its dims."""
 _GROWS = {"batch": "B", "context": "S", "prompt": "LS"}
@@ -228,8 +227,8 @@ _GROWS = {"batch": "B", "context": "S", "prompt": "LS"}
 
 
 def forecast(
-    prediction: Prediction, quantity: str, factors: Numbers, basis: Basis = "bound"
-) -> tuple[Numbers, Numbers]:
+    prediction: Prediction, quantity: str, factors: np.ndarray, basis: Basis = "bound"
+) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of a step and bytes of a chip, at each factor times the quantity."""
     peaks, letters = prediction.setting.peaks, _GROWS[quantity]
     # keys and values grow with positions and sequences, however many queries there are
@@ -261,13 +260,13 @@ def likely(
     chosen: Prediction,
     rivals: Sequence[Prediction],
     quantity: str,
-    factors: Numbers,
+    factors: np.ndarray,
     most: int,
     basis: Basis = "bound",
 ) -> tuple[list[Prediction], float | None]:
     """The rivals forecast to be better first along `factors`, at most `most`; and where the first of them is.
 
-    Those that are never forecast to be follow in the order of the time they come nearest. None where there is
+    Those that are never forecast to be better follow, by how near they come. None where there is
     no forecast.
     """
     capacity = chosen.memory_bytes["capacity"]

@@ -1,6 +1,6 @@
 """A plan as options of vLLM, SGLang and TensorRT-LLM: tensor, pipeline and data parallelism, and one layout.
 
-`EngineFlags` is a plan in the words of any engine; `split` and `serving` are what engines need.
+`EngineFlags` is a plan as the options of any engine; `split` and `serving` are what engines need.
 
 Options as documented for vLLM 0.25 (docs.vllm.ai: engine arguments, data parallel deployment, context
 parallel deployment), SGLang (docs.sglang.io: server arguments; DP, DPA and router; decode context
@@ -21,7 +21,7 @@ from partita.specs.units import format_count
 
 @dataclass(frozen=True)
 class EngineFlags:
-    """A plan in one engine's words, or why it has none for it."""
+    """A plan as the options of one engine, or why there are none."""
 
     engine: str
     source: str
@@ -31,7 +31,7 @@ class EngineFlags:
     command: str
     """The options as a command line (a configuration, in MaxText); empty likewise."""
     differs: tuple[str, ...]
-    """What the engine does otherwise than the plan although these options are its nearest words for it."""
+    """What the engine does differently from the plan, although these options come closest to it."""
     cannot: tuple[str, ...]
     """The parts of the plan that it cannot express, by name; empty where it can express all."""
 
@@ -179,7 +179,7 @@ def vllm(pair: Pair) -> EngineFlags:
     if asked.prefix:
         options["--enable-prefix-caching"] = ""
     source = "https://docs.vllm.ai/en/latest/configuration/engine_args/"
-    return _terms("vLLM", source, "vllm serve MODEL", options, _formats(asked, "vLLM"), cannot)
+    return _flags("vLLM", source, "vllm serve MODEL", options, _formats(asked, "vLLM"), cannot)
 
 
 def sglang(pair: Pair) -> EngineFlags:
@@ -216,7 +216,7 @@ def sglang(pair: Pair) -> EngineFlags:
         differs.append("KV cache int8: SGLang has fp8, of the same size")
     start = "python -m sglang.launch_server --model-path MODEL"
     source = "https://docs.sglang.io/advanced_features/server_arguments.html"
-    return _terms("SGLang", source, start, options, differs, cannot)
+    return _flags("SGLang", source, start, options, differs, cannot)
 
 
 def tensorrt_llm(pair: Pair) -> EngineFlags:
@@ -256,7 +256,7 @@ def tensorrt_llm(pair: Pair) -> EngineFlags:
         options["--config"] = "config.yaml"
     start = "trtllm-serve MODEL"
     source = "https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/"
-    found = _terms("TensorRT-LLM", source, start, options, differs, cannot)
+    found = _flags("TensorRT-LLM", source, start, options, differs, cannot)
     if not file or cannot:
         return found
     inside = "; ".join(f"{key}: {value}" for key, value in file.items())
@@ -270,7 +270,7 @@ def tensorrt_llm(pair: Pair) -> EngineFlags:
     )
 
 
-def _terms(
+def _flags(
     engine: str, source: str, start: str, options: dict[str, str], differs: list[str], cannot: list[str]
 ) -> EngineFlags:
     if cannot:

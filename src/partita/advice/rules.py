@@ -16,7 +16,7 @@ from partita.cost.ledger import Entry
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.planner.infeasible import memory_text
 from partita.planner.pair import Basis, step_seconds
-from partita.sharding.layout import product
+from partita.sharding.padding import product
 from partita.sharding.roles import AttentionRole, Roles, name_roles
 from partita.sharding.spec import parse
 from partita.specs.units import format_seconds
@@ -25,7 +25,7 @@ from partita.specs.units import format_seconds
 def broken_rules(prediction: Prediction, basis: Basis = "bound") -> list[Rule]:
     """The rules one phase's layout breaks, hard ones first; empty where everything divides and fits.
 
-    by: the time that they cost. Errors as those of `pair.step_seconds`.
+    basis: the time that they cost is by this. Errors as those of `pair.step_seconds`.
     """
     return [
         *_memory(prediction),

@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields
 from partita.advice.rule import Rule, either, nearest_divisors, saved
 from partita.cost.prediction import Prediction, padded_dims, predict
 from partita.planner.pair import Basis
-from partita.sharding.layout import Storage, product
+from partita.sharding.layout import Storage
+from partita.sharding.padding import product
 from partita.sharding.spec import parse
 from partita.specs.model import Model
 from partita.specs.parameters import dim_sizes, parameter_table

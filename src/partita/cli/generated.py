@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Sample:
-    """One sample: its text, its tokens, why it ended ("length" or "stop")."""
+class GeneratedText:
+    """One sample of a prompt: its text, its tokens, why it ended ("length" or "stop")."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Sample:
 
 def stream(
     engine: Engine, ids: list[int], sampling: Sampling, shown: str, quiet: bool
-) -> tuple[list[Sample], dict[str, float]]:
+) -> tuple[list[GeneratedText], dict[str, float]]:
     """All samples of a prompt, and the seconds of each phase.
 
     Unless `quiet`, writes `shown` and then the text as it comes to standard output; of several samples each
@@ -63,7 +63,7 @@ def stream(
             sys.stdout.write(text)
             sys.stdout.flush()
 
-    samples, start, first = [Sample() for _ in range(sampling.n)], time.perf_counter(), 0.0
+    samples, start, first = [GeneratedText() for _ in range(sampling.n)], time.perf_counter(), 0.0
     if sampling.n == 1:
         write(shown)
     for written in engine.written([ids], [sampling]):

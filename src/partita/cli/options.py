@@ -7,7 +7,6 @@ from typing import Annotated, get_args
 import typer
 
 from partita.api import read_model
-from partita.cost.setting import Phase as PhaseName
 from partita.cost.setting import Setting, stage_of
 from partita.engine.load import Placement, placement_of
 from partita.errors import InputError
@@ -15,6 +14,7 @@ from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import parse_roles
 from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Float, Format, Formats
+from partita.specs.profile import Phase as PhaseName
 from partita.specs.workload import Workload
 
 MODEL_HELP = (
@@ -24,7 +24,7 @@ MESH_HELP = "Logical mesh, e.g. x=4,y=4,z=4."
 FFN_HELP = "ws1d, ws2d, wg-x, wg-xy, wg-xyz, or roles such as x=e,y=f,z=f-gathered."
 ATTENTION_HELP = "heads, batch, context, or roles such as x=heads,y=batch,z=context."
 OVERLAP_HELP = (
-    "Overlap of collectives with einsums: none, one-way, two-way, or such as ffn/out/scatter=two-way."
+    "Overlap of collectives with einsums: none, one-way, two-way, or pairs such as ffn/out/scatter=two-way."
 )
 
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]

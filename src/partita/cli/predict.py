@@ -5,9 +5,10 @@ from __future__ import annotations
 from partita.cli import options as o
 from partita.cli.output import show, show_json
 from partita.cost.prediction import Prediction, predict
-from partita.cost.setting import Phase, Setting
+from partita.cost.setting import Setting
 from partita.planner.infeasible import alone_fits
 from partita.sharding.roles import parse_roles
+from partita.specs.profile import Phase
 from partita.specs.workload import Workload
 
 

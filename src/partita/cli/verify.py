@@ -79,7 +79,7 @@ def command(
     if plan is None and ffn is None and attention is None and not (prefill_ffn or prefill_attention):
         shape = parse_mesh(mesh or "")
         named = [parse_roles(f, a, shape.axes) for f, a in product(FFN_NAMES, ATTENTION_NAMES)]
-        # every layout in both phases; the second phase one further on, so that the cache switches too
+        # every layout in both phases; the second phase one further on, so that the cache is resharded too
         pairs: list[tuple[Roles, Roles]] = [(r, named[(i + 3) % len(named)]) for i, r in enumerate(named)]
     else:
         run = o.read_placement(plan, mesh, None, ffn, attention, prefill_ffn, prefill_attention)

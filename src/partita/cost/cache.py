@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from partita.cost.ledger import Sized
 from partita.cost.local_sizes import LocalSizes
 from partita.cost.number import Number, smaller
-from partita.sharding.layout import ceil_to
+from partita.sharding.padding import ceil_to
 from partita.sharding.spec import Sharding
 
 

@@ -17,7 +17,7 @@ class Loop:
     """A looped collective einsum: the collective that its permutations stand for, and the dots that hide
     them."""
 
-    name: str  # as a switch names it, e.g. "ffn/in/gather"
+    name: str  # as an option names it, e.g. "ffn/in/gather"
     instead: str  # the collective: "all-gather" or "reduce-scatter"
     two_way: bool
     chips: Number  # of the ring

@@ -13,7 +13,7 @@ import numpy as np
 
 from partita.cost.ledger import Sized
 from partita.cost.number import Number
-from partita.sharding.layout import product
+from partita.sharding.padding import product
 from partita.specs.formats import BYTES
 
 

@@ -26,12 +26,13 @@ from partita.cost.schedule import (
     prefill_chunks,
     prefill_seconds,
 )
-from partita.cost.setting import Phase, Setting
+from partita.cost.setting import Setting
 from partita.cost.step import Step, StepShape, price_step
 from partita.sharding.layout import Layout, Storage, resolve
 from partita.sharding.roles import Roles
 from partita.sharding.spec import parse
 from partita.specs.formats import BYTES
+from partita.specs.profile import Phase
 
 
 class Clock(Protocol):

@@ -12,14 +12,14 @@ from partita.cost.number import plain
 from partita.cost.phase import PhaseRun
 from partita.cost.phase_estimate import PhaseEstimate, expect
 from partita.cost.roofline import Bound, bound, chip_seconds_per_token, mfu
-from partita.cost.setting import Phase, Setting
+from partita.cost.setting import Setting
 from partita.cost.step import Step, StepShape, price_cache_reshard
 from partita.sharding.layout import Layout, Storage, plan_storage
 from partita.sharding.roles import Roles
 from partita.specs.model import Model
-from partita.specs.profile import Profile
+from partita.specs.profile import Phase, Profile
 
-__all__ = ["SCHEMA", "Phase", "Prediction", "Setting", "predict", "reshard_seconds"]
+__all__ = ["SCHEMA", "Prediction", "Setting", "predict", "reshard_seconds"]
 
 SCHEMA = "partita.prediction/1"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from partita.cost.links import mesh_links
 from partita.cost.roofline import Peaks, peaks
@@ -16,8 +15,6 @@ from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 from partita.specs.workload import Workload
-
-Phase = Literal["prefill", "decode"]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from partita.program import transformer
 from partita.program.ops import Pass
 from partita.program.options import RunOptions
 from partita.program.sampling import Kind, logits_of_slots
-from partita.sharding.layout import Layout, ceil_to, product, union
+from partita.sharding.layout import Layout
+from partita.sharding.padding import ceil_to, product, union
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model

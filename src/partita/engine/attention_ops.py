@@ -1,7 +1,7 @@
 """The operations of attention on one device's arrays: positions, the cache, the softmax.
 
 A part of `JaxOps`. Position p lies in place p mod S of a cache, so that a local layer's cache is a ring of
-its window; places are dealt out over devices. Knows nothing about blocks or layouts.
+its window; places are interleaved over devices. Knows nothing about blocks or layouts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from partita.program.ops import Seen
 from partita.program.options import RunOptions
 from partita.program.rotary import frequencies, magnitude
 from partita.sharding.interleave import INTERLEAVED
-from partita.sharding.layout import product
+from partita.sharding.padding import product
 from partita.sharding.spec import Sharding
 from partita.specs.model import Model
 
@@ -129,7 +129,7 @@ class AttentionOps(Places):
         if not split:
             return places, local
         shards = product(self.sizes, "".join(split))
-        return places * shards + self._turn(split), local * shards
+        return places * shards + self._number(split), local * shards
 
     # -- the cache --------------------------------------------------------------------------------------
 
@@ -158,8 +158,8 @@ class AttentionOps(Places):
         shards = product(self.sizes, "".join(split))
         places = positions.value % (local * shards)
         if split:
-            places, turn = jnp.divmod(places, shards)
-            kept &= turn == self._turn(split)
+            places, number = jnp.divmod(places, shards)
+            kept &= number == self._number(split)
         # padding, or another device's, has no place: one of its own behind all, for none is written twice
         count = places.shape[1]
         places = jnp.where(kept, places, local + jnp.arange(count))

@@ -20,8 +20,9 @@ from partita.engine.attention_ops import positions_in
 from partita.engine.local import Local
 from partita.engine.ops import DTYPES, JaxOps
 from partita.sharding.interleave import INTERLEAVED
-from partita.sharding.layout import Layout, Storage, ceil_to, product
+from partita.sharding.layout import Layout, Storage
 from partita.sharding.mesh import Mesh
+from partita.sharding.padding import ceil_to, product
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -90,8 +91,8 @@ class Shapes:
 
     # -- caches -----------------------------------------------------------------------------------------
 
-    def whole_turns(self, positions: int) -> int:
-        """The next number of positions from here up that deal out evenly in both phases."""
+    def divisible(self, positions: int) -> int:
+        """The next number of positions from here up that divide over the devices of both phases."""
         return ceil_to(positions, product(self.mesh.size, self.storage.s_axes))
 
     def places(self, layer: int, capacity: int, queries: int = 1) -> int:
@@ -99,10 +100,10 @@ class Shapes:
         further queries of a step that see what was in it before them."""
         if not self.model.is_local(layer):
             return capacity
-        return self.whole_turns(min(capacity, (self.model.window or 0) + queries - 1))
+        return self.divisible(min(capacity, (self.model.window or 0) + queries - 1))
 
     def cache(self, layout: Layout, batch: int, capacity: int, queries: int = 1) -> Cache:
-        """The cache of all layers in one phase's sharding, S as it is dealt out; for steps of `queries`."""
+        """The cache of all layers in one phase's sharding, for steps of `queries`."""
         keys, values = kept(layout)
         places = [self.places(layer, capacity, queries) for layer in range(self.model.layers)]
         return tuple((self._part(keys, batch, n), self._part(values, batch, n)) for n in places)
@@ -147,8 +148,8 @@ def plain_part(t: Local) -> CachePart:
 def ringed(ops: JaxOps, part: Local, lengths: Local, count: int) -> Local:
     """Keys or values [B K S D] of sequences of `lengths` [B] tokens, in a ring of `count` places in all.
 
-    As they are where there are no more than that. Rings of a multiple of the devices that S is dealt to keep
-    every position on its device.
+    As they are where there are no more than that. In a ring of a multiple of the devices that S is
+    interleaved over, every position stays on its device.
     """
     shards = product(ops.sizes, part.sharding[INTERLEAVED])
     held = part.value.shape[part.sharding.dims.index(INTERLEAVED)] * shards

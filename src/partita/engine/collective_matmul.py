@@ -72,8 +72,8 @@ class Ring:
 
 @dataclass(frozen=True)
 class Sums:
-    """The format that sums travel in, and what each chip's own product is multiplied by and increased by
-    before: arrays in the result's dims, `times` with 1 or all of each."""
+    """The format that sums travel in, and what each chip's own product is first multiplied by and then
+    increased by: arrays in the result's dims, each dim of `times` 1 or whole."""
 
     format: Any
     times: jax.Array | None = None

@@ -13,7 +13,7 @@ import jax
 
 from partita.engine import cpu
 from partita.sharding.interleave import INTERLEAVED, from_blocks, to_blocks
-from partita.sharding.layout import product
+from partita.sharding.padding import product
 from partita.sharding.reshard import ReshardStep
 
 

@@ -28,8 +28,9 @@ from partita.errors import InputError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan
 from partita.program.options import RunOptions
-from partita.sharding.layout import Layout, ceil_to, plan_storage, product, resolve, union
+from partita.sharding.layout import Layout, plan_storage, resolve
 from partita.sharding.mesh import Mesh
+from partita.sharding.padding import ceil_to, product, union
 from partita.sharding.roles import Roles
 from partita.specs.formats import Formats
 from partita.specs.sampling import Sampling

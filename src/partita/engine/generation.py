@@ -45,7 +45,7 @@ def run(
 ) -> Iterator[Written]:
     """The pieces of every sample of every request as they are drawn, each prompt with its request's settings.
 
-    ending: how the text of a request begins, to be written on.
+    ending: gives the `Ending` that the text of a request is written to.
     """
     samples = [(number, copy) for number, request in enumerate(requests) for copy in range(request.n)]
     seeds = [secrets.randbits(63) if request.seed is None else request.seed for request in requests]

@@ -74,7 +74,7 @@ class EngineRequest:
         return number_formats(self.dtype, weights, self.kv, platform, planned)
 
     def chunk_of(self, placement: Placement) -> int | None:
-        """As asked, else as planned."""
+        """The chunk that is requested, else the planned one."""
         if self.chunk is None and placement.plan is not None:
             return placement.plan.setting.workload.chunk
         return self.chunk

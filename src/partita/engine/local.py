@@ -46,8 +46,8 @@ class Places:
         """Those of `axes` that have more than one device."""
         return tuple(a for a in axes if self.sizes[a] > 1)
 
-    def _turn(self, axes: tuple[str, ...]) -> jax.Array:
-        """This device's turn when positions are dealt over `axes`: the first counts first."""
+    def _number(self, axes: tuple[str, ...]) -> jax.Array:
+        """This device's number among those that positions are interleaved over, first axis first."""
         return jax.lax.axis_index(axes[::-1])
 
     def offset(self, axes: str, local: int) -> jax.Array | int:

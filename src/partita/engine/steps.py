@@ -38,8 +38,9 @@ from partita.program.ops import Pass
 from partita.program.options import XLA_CPU, Backend, RunOptions
 from partita.program.sampling import Drawing, Kind, logits_of_slots, sample
 from partita.program.transformer import logits_sharding
-from partita.sharding.layout import Layout, Storage, product
+from partita.sharding.layout import Layout, Storage
 from partita.sharding.mesh import Mesh
+from partita.sharding.padding import product
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -66,7 +67,9 @@ class Programs(Shapes):
         self.run_options = replace(run_options or RunOptions(), backend=XLA_CPU if self.on_cpu else Backend())
         # one compiled step per layout and shape, for the life of this object
         self.prefill, self.extend, self.logits = map(cache, (self._prefill, self._extend, self._logits))
-        self.reshard_cache, self.insert, self.grown = map(cache, (self._switch, self._insert, self._grown))
+        self.reshard_cache, self.insert, self.grown = map(
+            cache, (self._reshard_cache, self._insert, self._grown)
+        )
         self.decode, self.draws = cache(self._decode), DrawSteps(self)
         self._zeros = cache(self._emptied)
         self.traced = 0
@@ -136,10 +139,10 @@ class Programs(Shapes):
 
         return self.jit(step, (self.parameter_specs(), WHOLE), self._logits_spec(layout), layout=layout)
 
-    def _switch(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
+    def _reshard_cache(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
         """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`.
 
-        Positions are dealt out over chips, so that a cache grows by places at the end of every chip.
+        Positions are interleaved over chips, so that a cache grows by places at the end of every chip.
         """
         before, after = kept(source), kept(target)
 

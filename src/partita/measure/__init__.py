@@ -1,1 +1,1 @@
-"""Checks the predictions: against the traced and the compiled program."""
+"""Checks predictions against programs and clocks; calibrates machines; fits profiles; measures quality."""

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from partita.cost.prediction import Prediction
-from partita.cost.setting import Phase
 from partita.measure.calibrate import matmul
 from partita.measure.calibrate.machine import Machine, machine
 from partita.measure.launches import Steps
 from partita.measure.stopwatch import Timed, time_each
 from partita.planner.pair import basis_of, expected, step_seconds
 from partita.sharding.layout import Storage
+from partita.specs.profile import Phase
 
 _ROOM = 0.5
 """Part of a device's memory that weights kept at the same time may take."""

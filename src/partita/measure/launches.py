@@ -17,16 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from partita.cost.setting import Phase
 from partita.engine.cache import WHOLE
 from partita.engine.requests import IDLE, arrays
 from partita.engine.steps import Programs
 from partita.program.options import RunOptions
-from partita.sharding.layout import Layout, Storage, ceil_to, product, resolve
+from partita.sharding.layout import Layout, Storage, resolve
 from partita.sharding.mesh import Mesh
+from partita.sharding.padding import ceil_to, product
 from partita.sharding.roles import Roles
 from partita.specs.formats import Formats
 from partita.specs.model import Model
+from partita.specs.profile import Phase
 
 _VALUE = 0.01  # small, and no subnormal number
 
@@ -130,7 +131,7 @@ class Steps:
             first = programs.draws.first(layout, layout, "greedy")
             draw = self._draw(first, layout, rows, self._ints(0, rows))
             return lambda: draw(compiled(*args)[0])
-        cache = jax.tree.map(filled, programs.cache(layout, rows, programs.whole_turns(tokens)))
+        cache = jax.tree.map(filled, programs.cache(layout, rows, programs.divisible(tokens)))
         new, positions = self._ints(0, rows), self._ints(tokens - 1, rows)
         compiled = _compiled(programs.decode(layout), self.parameters, cache, new, positions)
         draw, kept = self._draw(programs.draws.next(layout, "greedy"), layout, rows), [cache]

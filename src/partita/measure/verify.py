@@ -16,8 +16,9 @@ from partita.engine.engine import EngineOptions
 from partita.engine.steps import Programs
 from partita.measure.counts import Counts, count_hlo, count_jaxpr, predicted
 from partita.measure.launches import Launch, decode_launches, ints, prefill_launches
-from partita.sharding.layout import Layout, ceil_to, plan_storage, product, resolve, union
+from partita.sharding.layout import Layout, plan_storage, resolve
 from partita.sharding.mesh import Mesh
+from partita.sharding.padding import ceil_to, product, union
 from partita.sharding.roles import Roles
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -56,7 +57,7 @@ def verify(
     *,
     compiled: bool = True,
 ) -> Iterator[Check]:
-    """Checks prefill, the switch of the cache, and decode of every (prefill, decode) pair of roles.
+    """Checks prefill, the resharding of the cache, and decode of every (prefill, decode) pair of roles.
 
     Prefill takes a batch of prompts of the workload, decode a cache of its context for each.
     """
@@ -69,7 +70,7 @@ def verify(
         decode = resolve(decode_roles, stored, mesh, batch, 1)
         rows = ceil_to(batch, product(mesh.size, union(prefill.batch_axes, decode.batch_axes)))
         width = ceil_to(prompt, product(mesh.size, union(prefill.query_axes, stored.s_axes)))
-        held, capacity = (programs.whole_turns(n) for n in (context, max(width, context)))
+        held, capacity = (programs.divisible(n) for n in (context, max(width, context)))
         yield check_prefill(programs, prefill, decode, rows, width, compiled)
         yield check_cache_reshard(programs, prefill, decode, rows, width, capacity, compiled)
         yield check_decode(programs, decode, rows, held, compiled)
@@ -112,7 +113,7 @@ def check_decode(programs: Programs, layout: Layout, batch: int, context: int, c
 def check_cache_reshard(
     programs: Programs, source: Layout, target: Layout, batch: int, prompt: int, context: int, compiled: bool
 ) -> Check:
-    """Checks the switch of the cache from prefill's layout to decode's, with room for `context` tokens."""
+    """Checks the resharding of the cache for decode's layout, with room for `context` tokens."""
     ledger = price_cache_reshard(
         programs.model, source, target, programs.mesh.size, programs.formats, StepShape(batch, prompt)
     )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from partita.cost.estimate import sending_seconds
-from partita.cost.prediction import Phase, Prediction
+from partita.cost.prediction import Prediction
 from partita.errors import InputError
 from partita.planner.exact import Exact
 from partita.planner.pair import Basis, basis_of, prompts_of, step_seconds, total_seconds
@@ -22,6 +22,7 @@ from partita.planner.request import PlanRequest
 from partita.planner.tables import Tables, price
 from partita.specs.cluster import Cluster
 from partita.specs.formats import BYTES
+from partita.specs.profile import Phase
 from partita.specs.units import format_seconds
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.cost.prediction import Prediction, predict
 from partita.cost.schedule import microbatches
-from partita.cost.setting import Phase, Setting, stage_of
+from partita.cost.setting import Setting, stage_of
 from partita.errors import InputError
 from partita.planner.batched_layout import batched_axes
 from partita.planner.pair import Pair, prompts_of
@@ -24,6 +24,7 @@ from partita.planner.tables import Table, Tables
 from partita.sharding.layout import Storage, plan_storage
 from partita.sharding.mesh import AXES, Mesh
 from partita.sharding.roles import AxisRoles, Roles, name_roles
+from partita.specs.profile import Phase
 
 _ANY = AxisRoles("f", "heads")
 """What an axis of one chip does: any role is none."""

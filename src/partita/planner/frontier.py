@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from partita.cost.prediction import Phase, Prediction
+from partita.cost.prediction import Prediction
 from partita.planner.exact import Exact
 from partita.planner.pair import Basis, prompts_of, step_seconds, total_seconds
 from partita.planner.request import BATCHES, Case
 from partita.planner.tables import COARSE_CELLS, MOST_CELLS, Tables, price
+from partita.specs.profile import Phase
 
 _FEW = 4
 """The most cases that are all looked at closely."""
@@ -128,7 +129,7 @@ def _over_batches(case: Case) -> Case:
 
 
 def undominated(cells: Iterable[tuple]) -> list[tuple]:
-    """The tuples that no other is as good as in both of their first two numbers, by the first, rising."""
+    """The tuples that no other equals or beats in both of their first two numbers, by the first, rising."""
     kept: list[tuple] = []
     for cell in sorted(cells, key=lambda cell: cell[:2]):
         if not kept or cell[1] < kept[-1][1]:

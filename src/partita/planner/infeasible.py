@@ -20,8 +20,8 @@ from partita.specs.units import format_bytes, format_seconds
 from partita.specs.workload import Workload
 
 
-def refusal(tables: Sequence[Tables]) -> InputError:
-    """Why there is no plan: nothing fits, or what fits is too slow."""
+def no_plan(tables: Sequence[Tables]) -> InputError:
+    """The error that says why there is no plan: nothing fits, or what fits is too slow."""
     asked = tables[0].case.request
     limited = (asked.max_ttft, asked.max_tpot, asked.rate) != (None, None, None)
     fitting = [table for table in tables if _fits(table)]
@@ -197,9 +197,9 @@ def _changes(setting: Setting) -> Iterator[tuple[str, Setting]]:
 
 
 def _larger(setting: Setting) -> Iterator[tuple[str, Setting]]:
-    """More of the same chips, as much of their memory in use: each time one axis doubled that can be.
+    """More of the same chips, with as much of their memory in use: each time one axis is doubled.
 
-    That is the smallest of a torus, and of other fabrics the fastest.
+    It is the smallest of a torus, and of other fabrics the fastest, that can be doubled.
     """
     here = setting.cluster
     if _named(here.name, here.chip) != here:

@@ -12,19 +12,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.cost.prediction import Prediction
-from partita.cost.setting import Phase, Setting
+from partita.cost.setting import Setting
 from partita.planner.exact import Exact
 from partita.planner.pair import Basis, basis_of, step_seconds
 from partita.planner.request import PlanRequest
 from partita.planner.space import prime_factors
 from partita.planner.tables import NEAR, price
 from partita.sharding.mesh import Mesh
+from partita.specs.profile import Phase
 
 _WORST = 6.0
-"""Times as long as the best that a layout may take: worse ones nobody would look at."""
+"""How many times as long as the best a layout may take; nobody would look at worse ones."""
 
 _APART = 1.01
-"""Times as long as the next better that a layout takes at least."""
+"""How many times as long as the next better one a layout takes at least."""
 
 
 def layouts_to_time(
@@ -32,8 +33,8 @@ def layouts_to_time(
 ) -> tuple[Prediction, ...]:
     """Up to `count` layouts of a phase on the setting's mesh, each in its own storage, best first.
 
-    The first is the best there is, to a thousandth, and with it a quarter of the others comes from directly
-    behind it; then, again and again, the farthest from those so far by the logarithm of its time, none beyond
+    The first is the best there is, to a thousandth, and a quarter of the others are its closest rivals. The
+    rest are added one by one, each the farthest from those so far by the logarithm of its time, none beyond
     `_WORST` times the best. Times are by the basis that `basis_of` gives. Left out are layouts that do not
     fit and those that the planner does not price because they cannot be the best.
     """
@@ -50,8 +51,8 @@ def layouts_to_time(
 
 
 def _ranked(setting: Setting, phase: Phase, basis: Basis) -> list[Prediction]:
-    """The best layout, and others up to `_WORST`: of those whose times in the tables are within `_APART`, one
-    each; ascending, and as far apart when priced as they run."""
+    """The best layout, and others up to `_WORST`, one of all whose times in the tables are within `_APART`;
+    ascending, and as far apart when priced as they run."""
     (case,) = PlanRequest.of(setting, basis=basis).cases()
     tables = price(case)
     table, fits = (

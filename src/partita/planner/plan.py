@@ -16,7 +16,7 @@ from typing import Any
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner.frontier import Point, frontier
-from partita.planner.infeasible import refusal
+from partita.planner.infeasible import no_plan
 from partita.planner.pair import Basis, Objective, Pair
 from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SCHEMA, setting_as_json
@@ -92,7 +92,7 @@ class Plan:
         return "\n".join(self.reasons)
 
     def as_json(self) -> dict[str, Any]:
-        """The object `plan --json` prints; its keys are stable."""
+        """The plan as JSON, with stable keys; `plan --json` prints it with what `advice` has to say."""
         setting = self.decode.setting
         return {
             "schema": SCHEMA,
@@ -101,7 +101,7 @@ class Plan:
             "setting": setting_as_json(setting),
             "prefill": self.prefill.as_json(),
             "decode": self.decode.as_json(),
-            "switch": _switch(self.chosen),
+            "switch": _reshard(self.chosen),
             "latency_seconds": self.chosen.latency_seconds,
             "chip_seconds_per_output_token": self.chosen.chip_seconds_per_output_token,
             "runners_up": self.losses(),
@@ -112,7 +112,8 @@ class Plan:
         }
 
 
-def _switch(pair: Pair) -> dict[str, Any]:
+def _reshard(pair: Pair) -> dict[str, Any]:
+    """Seconds of moving the prompts' keys and values between the layouts, as the plan's JSON has them."""
     found: dict[str, Any] = {
         "bound": {"seconds": replace(pair, basis="bound").reshard_seconds},
         "estimate": None,
@@ -186,7 +187,7 @@ def best_of(cases: Sequence[Case], top: int = 5, progress: Callable[[Case], None
         # what cannot come among the best of those before need not be priced exactly
         scores = sorted(pair.score(objective) for pairs in best for pair in pairs)
         best.append(best_pairs(tables[-1], top, scores[top - 1] if len(scores) >= top else math.inf))
-    if many:  # those that did best at first sight looked at closely, and all of them before a refusal
+    if many:  # look closely at those that did best at first sight, or at all where none has a plan
         order = sorted(
             range(len(cases)), key=lambda i: rank(best[i][0], cases[i]) if best[i] else (math.inf,)
         )
@@ -194,7 +195,7 @@ def best_of(cases: Sequence[Case], top: int = 5, progress: Callable[[Case], None
             tables[i] = price(cases[i], MOST_CELLS // 2)
             best[i] = best_pairs(tables[i], top)
     if not any(best):
-        raise refusal(tables)
+        raise no_plan(tables)
     found = [(rank(pair, q), pair) for q, pairs in zip(cases, best, strict=True) for pair in pairs]
     found.sort(key=lambda entry: entry[0])  # of equals, chips and stages asked for first
     chosen = simplest(found)

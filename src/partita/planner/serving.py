@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from partita.cost.number import Number
 from partita.planner.pair import Pair, step_seconds
 from partita.specs.traffic import Traffic
 
-Numbers = float | NDArray[np.float64]
 SECONDS_PER_HOUR = 3600
 
 
@@ -36,25 +36,25 @@ class Server:
     samples: sequences that are written for one prompt.
     """
 
-    chips: Numbers
-    slots: Numbers
-    prefill_seconds: Numbers
-    step_seconds: Numbers
-    mean_output: Numbers
-    samples: Numbers = 1
+    chips: Number
+    slots: Number
+    prefill_seconds: Number
+    step_seconds: Number
+    mean_output: Number
+    samples: Number = 1
 
     @property
-    def decode_seconds(self) -> Numbers:
+    def decode_seconds(self) -> Number:
         """Seconds that the server decodes for one request: samples x mean_output x step_seconds / slots."""
         return self.samples * self.mean_output * self.step_seconds / self.slots
 
     @property
-    def seconds_per_request(self) -> Numbers:
+    def seconds_per_request(self) -> Number:
         """Seconds of the whole server for one request, slots full: prefill_seconds + decode_seconds."""
         return self.prefill_seconds + self.decode_seconds
 
     @property
-    def prefill_share(self) -> Numbers:
+    def prefill_share(self) -> Number:
         """Part of the server's time that prefill takes when slots are full, 0 to 1.
 
         With each phase on chips of its own, share : (1 - share) is the ratio of prefill servers to decode
@@ -63,26 +63,26 @@ class Server:
         return self.prefill_seconds / self.seconds_per_request
 
     @property
-    def requests_per_second(self) -> Numbers:
+    def requests_per_second(self) -> Number:
         """The highest rate that is sustained: 1 / seconds_per_request."""
         return 1 / self.seconds_per_request
 
     @property
-    def output_tokens_per_second(self) -> Numbers:
+    def output_tokens_per_second(self) -> Number:
         """Output tokens per second at the highest rate: requests_per_second x samples x mean_output."""
         return self.requests_per_second * self.samples * self.mean_output
 
     @property
-    def chip_seconds_per_request(self) -> Numbers:
+    def chip_seconds_per_request(self) -> Number:
         """Chip-seconds of one request at the highest rate: chips x seconds_per_request."""
         return self.chips * self.seconds_per_request
 
     @property
-    def chip_seconds_per_output_token(self) -> Numbers:
+    def chip_seconds_per_output_token(self) -> Number:
         """Chip-seconds of a token at the highest rate: chip_seconds_per_request / (samples x mean_output)."""
         return self.chip_seconds_per_request / (self.samples * self.mean_output)
 
-    def utilisation(self, rate: Numbers) -> Numbers:
+    def utilisation(self, rate: Number) -> Number:
         """Work that `rate` requests a second bring, over what the server can do: rate x seconds_per_request.
 
         Up to 1 it is sustained, above 1 the queue grows without end. Just below 1 it is sustained with
@@ -90,15 +90,15 @@ class Server:
         """
         return rate * self.seconds_per_request
 
-    def sustains(self, rate: Numbers) -> NDArray[np.bool_]:
+    def sustains(self, rate: Number) -> NDArray[np.bool_]:
         """Whether the server keeps up with `rate` requests per second (see `utilisation`)."""
         return np.asarray(self.utilisation(rate)) <= 1
 
-    def served(self, rate: Numbers) -> Numbers:
+    def served(self, rate: Number) -> Number:
         """Requests per second that get through when `rate` arrive: no more than the highest rate."""
         return np.minimum(rate, self.requests_per_second)
 
-    def output_token_seconds(self, rate: Numbers) -> Numbers:
+    def output_token_seconds(self, rate: Number) -> Number:
         """Mean time between two tokens of one sequence at `rate` requests per second, prefills included.
 
         Prefills take the part rate x prefill_seconds of all time and decode steps the rest, so a step comes
@@ -107,7 +107,7 @@ class Server:
         """
         return self.step_seconds / (1 - self.served(rate) * self.prefill_seconds)
 
-    def filled_slots(self, rate: Numbers) -> Numbers:
+    def filled_slots(self, rate: Number) -> Number:
         """Mean number of sequences being decoded at `rate` requests per second, at most `slots`.
 
         By Little's law, rate x samples x mean_output x output_token_seconds.
@@ -116,8 +116,8 @@ class Server:
         return np.minimum(written * self.output_token_seconds(rate), self.slots)
 
     def price_per_million_output_tokens(
-        self, price_per_chip_hour: Numbers, rate: Numbers | None = None
-    ) -> Numbers:
+        self, price_per_chip_hour: Number, rate: Number | None = None
+    ) -> Number:
         """The price, in that of a chip's hour: chips are paid by the hour, whether used or not.
 
         price x chips / 3600 x 10^6 / (output tokens per second), at the highest rate or at `rate`.
@@ -159,11 +159,11 @@ def server_of(pair: Pair) -> Server:
 def serve(
     traffic: Traffic,
     *,
-    chips: Numbers,
-    slots: Numbers,
+    chips: Number,
+    slots: Number,
     prefill_seconds: Callable[[NDArray[np.int64], NDArray[np.int64]], ArrayLike],
-    step_seconds: Callable[[float], Numbers],
-    samples: Numbers = 1,
+    step_seconds: Callable[[float], Number],
+    samples: Number = 1,
     buckets: int = 16,
 ) -> Server:
     """The server for a distribution of requests.

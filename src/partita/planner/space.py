@@ -15,11 +15,11 @@ from functools import cached_property
 import numpy as np
 
 from partita.cost.links import Level, cluster_levels, mesh_links
-from partita.cost.prediction import Phase
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import AttentionRole, AxisRoles, WeightRole
 from partita.specs.cluster import Cluster
 from partita.specs.model import Model
+from partita.specs.profile import Phase
 
 Counts = np.ndarray
 """Chips that each role is given of each segment: whole numbers as float64 [rows, segments, roles]."""

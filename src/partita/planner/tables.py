@@ -18,14 +18,13 @@ from partita.cost.estimate import StepEstimate, estimate
 from partita.cost.number import Number
 from partita.cost.roofline import Bound, bound, peaks
 from partita.cost.schedule import StageLayers, divided_microbatches, microbatches, split_layers, whole
-from partita.cost.setting import Phase
 from partita.cost.step import Step, StepOptions, StepShape, price_step
 from partita.planner.batched_layout import batched_axes, layout, links
 from partita.planner.request import Case
 from partita.planner.space import Space, axis_roles, most_axes, rows
 from partita.specs.formats import BYTES, Formats
 from partita.specs.hardware import Chip
-from partita.specs.profile import Profile
+from partita.specs.profile import Phase, Profile
 
 _CELLS = 24_000
 """Rows x batches priced in one pass: as much as stays in a core's cache."""

@@ -1,9 +1,9 @@
 """Attention with separate keys and values, once: multi-head, multi-query or grouped (section 3.3).
 
-Over an axis of context a prefill splits its queries, and keeps of its keys and values those dealt to the
-chip; with a cache, every chip attends for all queries to the positions it holds, and the parts are put
-together. A local layer's cache is a ring: position p lies in place p mod S. Knows nothing about the rest of
-the block. Dims as in `transformer.py`.
+Over an axis of context a prefill splits its queries, and every chip keeps the keys and values of its own
+positions (interleaved, see `sharding.interleave`); with a cache, every chip attends for all queries to the
+positions it holds, and the parts are put together. A local layer's cache is a ring: position p lies in place
+p mod S. Knows nothing about the rest of the block. Dims as in `transformer.py`.
 """
 
 from __future__ import annotations

@@ -99,12 +99,12 @@ class _Attention(Generic[T]):
 
     @property
     def heads(self) -> str:
-        """As the weights have them."""
+        """The heads as the weights have them."""
         return f"K_{self.layout.fk} G_{self.layout.fg}"
 
     @property
     def attended(self) -> str:
-        """Heads as attention has them."""
+        """The heads as attention has them."""
         return f"K_{self.layout.attn_k} G_{self.layout.attn_g}"
 
     @property

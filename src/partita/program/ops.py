@@ -172,7 +172,7 @@ class Ops(Protocol[T]):
 
     def write(self, cache: T, new: T, positions: T, lengths: T) -> T:
         """The cache [B K D S] or [B K S D] with new keys or values [B L K D] at positions [B L], each on the
-        chips that S deals it to; those below zero, and those from `lengths` [B] on, are not written."""
+        chip that its position lies on; those below zero, and those from `lengths` [B] on, are not written."""
         ...
 
     def lookup(self, table: T, tokens: T) -> T:

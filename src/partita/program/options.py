@@ -33,13 +33,13 @@ class Backend:
     in_blocks: bool = False
     """Shards of an inner dim travel as whole blocks and are put in place by a copy."""
     residuals: int = 1
-    """So many copies of the residual are held all through a step."""
+    """How many copies of the residual are held all through a step."""
     keeps_gated: bool = False
     """What the feed-forward's gate gives is held beside what it was made from until the product with it."""
     results_apart: bool = False
     """A result has room of its own from the beginning of a step."""
     gaps: int | None = None
-    """One part in so many of what is held at once is lost between buffers, as measured."""
+    """For every so many bytes that are held at once one is lost between buffers, as measured; None: none."""
 
     def with_gaps(self, held: Any) -> Any:
         """Bytes that are held at once, and what is lost between them."""
@@ -52,12 +52,12 @@ XLA_CPU = Backend(in_blocks=True, residuals=2, keeps_gated=True, results_apart=T
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What is on."""
+    """Which of the choices are made."""
 
     overlap: tuple[tuple[str, Way], ...] = ()
     """Which collectives are taken apart and looped with the einsums next to them, and which way round the
     ring: by the name of an operation ("ffn/out/scatter"), by kind ("gather", "scatter"), or "all"; the most
-    special name counts, and what has none is not looped."""
+    specific name counts, and what has none is not looped."""
     shared_reduction: bool = True
     """The two halves of a parallel block are reduced over chips once, not apart."""
     scatter_hidden: bool = True
@@ -98,11 +98,11 @@ def overlap_of(asked: str | Mapping[str, Way]) -> tuple[tuple[str, Way], ...]:
 
 
 _AROUND = ("layer", "global", "local")
-"""Scopes that an operation is not named by: it is switched alike in all layers."""
+"""Scopes that are no part of an operation's name: an option holds in all layers alike."""
 
 
 def name_of(scopes: Sequence[str]) -> str:
-    """What switches call an operation inside these scopes, e.g. "ffn/out"."""
+    """The name that options have for an operation inside these scopes, e.g. "ffn/out"."""
     return "/".join(scope for scope in scopes if scope not in _AROUND)
 
 

@@ -184,8 +184,8 @@ def first_half(
 
 
 def _latent_half(run: Pass[T], w: Mapping[str, T], x: T, cache: Any) -> tuple[T, T | None, Any]:
-    """As `first_half` and attention, for latent attention, which takes nothing gathered where queries are
-    compressed."""
+    """What `first_half` and attention do, for latent attention; where queries are compressed, it takes
+    nothing gathered."""
     ops, model, layout = latent.latent_ops(run.ops), run.model, run.layout
     assert model.latent is not None
     parallel = model.block == "parallel"

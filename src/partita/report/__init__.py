@@ -1,1 +1,1 @@
-"""Tables and pages for people."""
+"""Tables, plots and explanations for people; the glossary; the paper's exhibits."""

@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from partita.cost.prediction import Prediction
-from partita.cost.setting import Phase
 from partita.planner.frontier import Point
 from partita.planner.pair import Basis
 from partita.planner.plan import Plan
 from partita.report.plots import Panel, Series, draw, save
 from partita.report.predictions import phase_text, step_text
 from partita.report.tables import layout_text, plain_table
+from partita.specs.profile import Phase
 from partita.specs.units import format_seconds
 
 PHASES: tuple[Phase, ...] = ("decode", "prefill")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -15,6 +14,7 @@ from partita.advice.jax_engines import other_engines, partition_specs
 from partita.planner.disaggregation import DisaggregatedPlan
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
+from partita.planner.saved import SavedPlan
 from partita.report import advice as shown
 from partita.report.compare import comparison
 from partita.report.frontier import frontier_table
@@ -24,10 +24,14 @@ from partita.specs.units import format_bytes, format_count, format_range, format
 
 
 def plan(
-    answers: Advice, pools: DisaggregatedPlan | None = None, other: Any = None, *, engines: bool = False
+    advice: Advice,
+    pools: DisaggregatedPlan | None = None,
+    other: SavedPlan | None = None,
+    *,
+    engines: bool = False,
 ) -> Group:
     """Everything about a plan; `other` is a plan to compare with."""
-    found = answers.plan
+    found = advice.plan
     parts: list[RenderableType] = [
         _head(found),
         *_summary(found),
@@ -35,20 +39,20 @@ def plan(
         *_total(found),
         estimate_note(found.predictions()),
         *_space(found),
-        *_server(answers),
+        *_server(advice),
         Text(),
         _why(found),
         Text(),
         _runners_up(found),
     ]
-    for phase, broken in answers.rules.items():
+    for phase, broken in advice.rules.items():
         if broken:
             parts += [Text(), shown.rules(broken, phase)]
     parts += [
         Text(),
-        shown.crossovers(answers.crossovers),
+        shown.crossovers(advice.crossovers),
         Text(),
-        shown.sensitivities(answers.sensitivities),
+        shown.sensitivities(advice.sensitivities),
     ]
     if len(found.frontier) > 2:
         parts += [Text(), frontier_table(found)]
@@ -145,24 +149,24 @@ def _space(found: Plan) -> list[Text]:
     return [Text(f"searched: layouts of at most {axes} of {space['all_axes']} possible mesh axes")]
 
 
-def _server(answers: Advice) -> list[Text]:
+def _server(advice: Advice) -> list[Text]:
     """What the plan sustains, where traffic, a rate or a price was given."""
-    if answers.traffic is None and answers.rate is None and answers.price is None:
+    if advice.traffic is None and advice.rate is None and advice.price is None:
         return []
-    figures = answers.server.as_json(answers.rate, answers.price)
-    bound = answers.plan.ranked_by == "bound"
+    figures = advice.server.as_json(advice.rate, advice.price)
+    bound = advice.plan.ranked_by == "bound"
     text = (
         f"as a server, {'at most' if bound else 'an estimated'} {figures['requests_per_second']:.3g} "
         f"prompts/s and {figures['output_tokens_per_second']:,.0f} output tokens/s"
     )
-    if answers.traffic is not None:
-        text += f", over {answers.traffic.requests:,} request shape{'s' * (answers.traffic.requests > 1)}"
-    if answers.rate is not None:
-        text += f"; at {answers.rate:.3g} prompts/s it is {figures['utilisation']:.0%} busy"
-    if answers.price is not None:
+    if advice.traffic is not None:
+        text += f", over {advice.traffic.requests:,} request shape{'s' * (advice.traffic.requests > 1)}"
+    if advice.rate is not None:
+        text += f"; at {advice.rate:.3g} prompts/s it is {figures['utilisation']:.0%} busy"
+    if advice.price is not None:
         price, when = (
             figures["price_per_million_output_tokens"],
-            "" if answers.rate is None else " at that rate",
+            "" if advice.rate is None else " at that rate",
         )
         text += f"; {price:.4g} for a million output tokens{when}{', at least' if bound else ''}"
     return [Text(text)]

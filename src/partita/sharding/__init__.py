@@ -2,13 +2,12 @@
 
 from partita.sharding.layout import Layout, Storage, plan_storage, resolve
 from partita.sharding.mesh import Mesh, parse_mesh
-from partita.sharding.reshard import COLLECTIVES, ReshardStep, reshard
+from partita.sharding.reshard import ReshardStep, reshard
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, Roles, parse_layout, parse_roles
 from partita.sharding.spec import Sharding, contract, parse
 
 __all__ = [
     "ATTENTION_NAMES",
-    "COLLECTIVES",
     "FFN_NAMES",
     "Layout",
     "Mesh",

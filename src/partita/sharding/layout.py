@@ -20,10 +20,10 @@ from typing import TypeVar
 import numpy as np
 
 from partita.sharding.mesh import Mesh
-from partita.sharding.padding import assign_heads, ceil_to, latent_sizes, product, union
+from partita.sharding.padding import assign_heads, ceil_to, product, union
 from partita.sharding.roles import AxisRoles, Roles, prefers_k, splits_heads
 from partita.specs.model import Model
-from partita.specs.parameters import parameter_table
+from partita.specs.parameters import dim_sizes, parameter_table
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,17 @@ class Storage:
     s_axes: str  # every axis that attention splits the cached positions over, in either phase
 
     def padded(self, model: Model, sizes) -> dict:
-        """Sizes of the dims of weights [E F K G D V] and of latent attention, padded so that they divide.
+        """The sizes of the dims that parameters share (`dim_sizes`), padded so that every split divides.
 
         `sizes` maps axes to ints or NumPy arrays; the result has the same kind of numbers.
         """
-        whole = product(sizes, self.padded_axes)
-        found = {
-            "E": ceil_to(model.d_model, whole),
-            "F": ceil_to(model.d_ff, whole),
-            "V": ceil_to(model.vocabulary, whole),
-            "K": ceil_to(model.kv_heads, product(sizes, self.k_axes)),
-            "G": ceil_to(model.group, product(sizes, self.g_axes)),
-            "D": model.head_dim,
-        }
+        split = dict.fromkeys("EFV", self.padded_axes) | {"K": self.k_axes, "G": self.g_axes}
         if model.latent is not None:
-            found |= latent_sizes(model.latent, product(sizes, self.e))
+            split |= dict.fromkeys("QCD", self.e)
+        own = dim_sizes(model)
+        found = own | {dim: ceil_to(own[dim], product(sizes, axes)) for dim, axes in split.items()}
+        if model.latent is not None:
+            found["R"] = found["C"] + found["P"]
         return found
 
     def weights(self, model: Model) -> dict[str, str]:

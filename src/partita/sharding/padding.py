@@ -7,25 +7,12 @@ import math
 from collections.abc import Sequence
 
 from partita.sharding.mesh import Mesh
-from partita.specs.model import Latent, Model
+from partita.specs.model import Model
 
 
 def ceil_to(size, multiple):
     """The next multiple of `multiple` from `size` up; both may be NumPy arrays."""
     return -(-size // multiple) * multiple
-
-
-def latent_sizes(latent: Latent, shards) -> dict:
-    """Sizes of latent attention's dims [Q C D P R U], of which Q, C and D are split over `shards` chips."""
-    rank = ceil_to(latent.kv_rank, shards)
-    return {
-        "Q": ceil_to(latent.query_rank or 1, shards),
-        "C": rank,
-        "D": ceil_to(latent.nope_dim, shards),
-        "P": latent.rope_dim,
-        "R": rank + latent.rope_dim,
-        "U": latent.value_dim,
-    }
 
 
 def product(sizes, axes: str):
@@ -39,9 +26,9 @@ def union(first: str, second: str) -> str:
 
 
 def padded_heads(kv: int, group: int, over_k: int, over_g: int) -> tuple[int, int, int]:
-    """What K heads split `over_k` ways and their groups split `over_g` ways cost, the least of which is best.
+    """The cost of splitting K heads `over_k` ways and their groups `over_g` ways; the least is best.
 
-    They are padded heads in all, then K heads of a chip, then K heads in all.
+    It is padded heads in all, then K heads of a chip, then K heads in all.
     """
     padded = ceil_to(kv, over_k)
     return padded * ceil_to(group, over_g), padded // over_k, padded

@@ -16,13 +16,6 @@ from typing import Any, Literal
 from partita.sharding.spec import Sharding
 
 Kind = Literal["slice", "reduce-scatter", "all-reduce", "all-to-all", "all-gather", "collective-permute"]
-COLLECTIVES: tuple[Kind, ...] = (
-    "all-gather",
-    "reduce-scatter",
-    "all-reduce",
-    "all-to-all",
-    "collective-permute",
-)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from partita.specs.units import (
     parse_duration,
     parse_price,
     parse_rate,
-    parse_share,
 )
 from partita.specs.workload import Workload
 
@@ -66,7 +65,6 @@ __all__ = [
     "parse_lengths",
     "parse_price",
     "parse_rate",
-    "parse_share",
     "read_trace",
     "resolve_model",
     "sources",

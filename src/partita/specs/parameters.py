@@ -223,11 +223,6 @@ def all_parameters(model: Model) -> Mapping[str, Parameter]:
     return MappingProxyType(found)
 
 
-def all_parameter_shapes(model: Model) -> dict[str, Shape]:
-    """The shape of every parameter by its full name, without padding."""
-    return {name: row.shape for name, row in all_parameters(model).items()}
-
-
 def layer_count(model: Model, part: Part | None = None) -> int:
     """Numbers in one block, or in one part of it."""
     rows = parameter_table(model).values()

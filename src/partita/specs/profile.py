@@ -6,7 +6,7 @@ fitted to (`Region`) and how far held-out measurements lay from it (`residuals`)
 of constants, and `measure.fit` fits them.
 
 A constant of links may be given for one kind of fabric, and within it for one kind of collective; the most
-special one counts: `switch/all-reduce/share`, else `switch/share`, else `share`'s neutral value.
+specific one counts: `switch/all-reduce/share`, else `switch/share`, else `share`'s neutral value.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class Constant(BaseModel):
 
 
 class Region(BaseModel):
-    """What a profile was fitted to in one phase: from the least to the most of each quantity, and of layouts,
-    formats and chips which ones."""
+    """What a profile was fitted to in one phase: the range of each quantity, and which layouts, formats and
+    chips."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Durations, rates, bytes, shares and prices in, durations, bytes and counts out, in the units people write.
+"""Durations, rates, bytes and prices in, durations, bytes and counts out, in the units people write.
 
 Bytes are decimal: 1 GB is 10^9 bytes, and 1 GiB is 2^30.
 """
@@ -17,7 +17,6 @@ _RATE = re.compile(_NUMBER + r"\s*/\s*(s|min|h)")
 _BYTES = {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15}
 _BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 _SIZE = re.compile(_NUMBER + r"\s*(B|[kKMGTP]B|[KMGTP]iB)")
-_SHARE = re.compile(_NUMBER + r"\s*(%?)")
 
 
 def parse_duration(text: str, field: str = "duration") -> float:
@@ -70,18 +69,6 @@ def parse_bytes(text: str, field: str = "bytes") -> int:
         )
         raise InputError(field, text, message)
     return round(size)
-
-
-def parse_share(text: str, field: str = "share") -> float:
-    """A part of a whole, from 0 to 1, of a text such as `10%` or `0.1`.
-
-    Raises InputError on `field` where the text has another form or is more than the whole.
-    """
-    match = _SHARE.fullmatch(text.strip())
-    share = float(match[1]) / (100 if match[2] else 1) if match else math.nan
-    if not 0 <= share <= 1:
-        raise InputError(field, text, "must be from 0% to 100%, such as 10% or 0.1")
-    return share
 
 
 def format_seconds(seconds: float) -> str:

@@ -8,12 +8,13 @@ from tests.measure.calibrate import made
 
 from partita.cost.phase_estimate import estimated_seconds
 from partita.cost.prediction import predict
-from partita.cost.setting import Phase, Setting
+from partita.cost.setting import Setting
 from partita.measure.calibrate import collectives, constants, layers, run
 from partita.measure.calibrate.machine import machine
 from partita.measure.fit import Measurement
 from partita.sharding.roles import parse_layout
 from partita.specs.formats import Formats
+from partita.specs.profile import Phase
 from partita.specs.resolve import resolve_model
 from partita.specs.workload import Workload
 

@@ -117,7 +117,7 @@ def program(machine: Machine, collective: Collective) -> Run:
 
 
 def _step(collective: Collective) -> ReshardStep | None:
-    """As the program would have it; None of a permute, which has no sharding that asks for it alone."""
+    """The step as the program would have it; None for a permute, which no resharding consists of alone."""
     if collective.kind == "collective-permute":
         return None
     before, after = map(parse, _BEFORE_AND_AFTER[collective.kind])

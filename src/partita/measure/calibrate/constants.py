@@ -21,7 +21,7 @@ from partita.specs.profile import COLLECTIVES, Constant, Profile, term_of
 _WIDEST = 10.0
 
 _READING = {"half_rows": 2.0, "memory_share": 0.1}
-"""Another start: operations held up by their reading. Where the first has all of them held up by arithmetic,
+"""Another start, with operations limited by reading. Where the first has all of them limited by arithmetic,
 no measurement depends on the memory, and the fit could not find that some do."""
 
 SCALE = 0.1

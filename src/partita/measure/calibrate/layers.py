@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from partita.cost.prediction import Prediction, predict
-from partita.cost.setting import Phase, Setting
+from partita.cost.setting import Setting
 from partita.measure.calibrate.machine import Machine
 from partita.measure.launches import Steps
 from partita.measure.stopwatch import Run
@@ -22,6 +22,7 @@ from partita.sharding.roles import Roles, parse_layout
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Float, Formats
 from partita.specs.model import Model
+from partita.specs.profile import Phase
 from partita.specs.workload import Workload
 
 _WIDE = Model(

@@ -29,7 +29,7 @@ class Machine:
 
     @property
     def platform(self) -> str:
-        """As JAX names it: "cpu", "gpu" or "tpu"."""
+        """The name that JAX has for it: "cpu", "gpu" or "tpu"."""
         return self.devices[0].platform
 
     @property

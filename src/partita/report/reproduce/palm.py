@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from partita.cost.prediction import Phase
 from partita.planner.frontier import undominated
 from partita.report.plots import Panel, Series
 from partita.report.reproduce.exhibit import BOUND, Exhibit, ExhibitTable, columns, ratio
 from partita.report.reproduce.pricing import CONTEXT, OUTPUT, PROMPTS, TORI, Run, fastest, on_torus, run
 from partita.report.reproduce.published import published
 from partita.specs import Format
+from partita.specs.profile import Phase
 
 Frontiers = dict[tuple[str, Format], list[Run]]
 """The runs that no other beats, by model and weight format and by rising latency."""

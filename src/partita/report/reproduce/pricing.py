@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from partita.cost.prediction import Phase, Prediction, Setting, predict
+from partita.cost.prediction import Prediction, Setting, predict
 from partita.cost.roofline import chip_seconds_per_token, mfu
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import parse_layout
 from partita.specs import Format, Formats, Model, Workload, catalogue_model, parse_cluster
+from partita.specs.profile import Phase
 
 CONTEXT = 2048
 """Tokens of the paper's context: a prefill reads all of them, the decode writes the last 64."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from partita.cost.prediction import Phase
 from partita.report.reproduce.exhibit import BOUND, Column, Exhibit, ExhibitTable, columns, ratio
 from partita.report.reproduce.pricing import PROMPTS, Run, on_torus, run
 from partita.report.reproduce.published import published
 from partita.specs import Format
+from partita.specs.profile import Phase
 
 _PREDICTED = columns(
     *("scenario", "chips", "batch", "layout", "weights", "bound_seconds", "bound_mfu"),

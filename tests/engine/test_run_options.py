@@ -1,4 +1,4 @@
-"""Each switch on and off: the same logits, and moved bytes and FLOPs as predicted.
+"""Each of the run options on and off: the same logits, and moved bytes and FLOPs as predicted.
 
 Loops are run on rings of 2, 4 and 8 devices, in every kind of layout.
 """
@@ -37,7 +37,7 @@ CASES = [
     ((8, 1, 1), "ws1d/heads"),
     ((8, 1, 1), "ws2d/heads"),
 ]
-SWITCHES = {
+OPTIONS = {
     "none": RunOptions(),
     "one way": RunOptions(overlap_of("one-way")),
     "both ways": RunOptions(overlap_of("two-way")),
@@ -61,13 +61,13 @@ def programs_of(model: Model, mesh: Mesh, layout: str, formats: Formats, run_opt
 def test_bytes_and_flops_are_as_predicted_with_each_on_and_off(
     shape: tuple[int, int, int], layout: str, turn: int
 ):
-    """A prefill and a decode step; each switch in one of the formats, every format in some, and with every
+    """A prefill and a decode step; each option in one of the formats, every format in some, and with every
     other layout of the other model; in the full run of both."""
     mesh, seen = Mesh.of(shape), set()
     turns = itertools.cycle(MODELS.values())
     if (CASES.index((shape, layout)) + turn) % 2:
         next(turns)
-    for run_options, formats in zip(SWITCHES.values(), itertools.cycle((F32, BF16, INT8, BF16_SUMS))):
+    for run_options, formats in zip(OPTIONS.values(), itertools.cycle((F32, BF16, INT8, BF16_SUMS))):
         programs = programs_of(next(turns), mesh, layout, formats, run_options)
         found = resolve(parse_layout(layout, mesh.axes), programs.storage, mesh, 8, 16)
         for check in (
@@ -83,7 +83,7 @@ def test_bytes_and_flops_are_as_predicted_with_each_on_and_off(
 def test_the_compiled_program_moves_what_is_predicted(kind: str):
     mesh, layout = Mesh.of((2, 1, 4)), "ws2d/heads"
     for name in ("one way", "both ways", "apart", "summed"):
-        programs = programs_of(MODELS[kind], mesh, layout, F32, SWITCHES[name])
+        programs = programs_of(MODELS[kind], mesh, layout, F32, OPTIONS[name])
         found = resolve(parse_layout(layout, mesh.axes), programs.storage, mesh, 8, 1)
         assert check_decode(programs, found, 8, 32, compiled=True).exact, name
 
@@ -92,11 +92,11 @@ SOME = {
     "parallel multi-query": ["both ways", "one", "apart", "apart and looped", "base 2"],
     "serial grouped-query": ["none", "one way", "scatters", "summed"],
 }
-"""Each switch in one of the models; halves of a parallel block alone can be summed apart."""
+"""Each option in one of the models; halves of a parallel block alone can be summed apart."""
 
 
 @pytest.mark.parametrize(
-    ("kind", "names"), [*SOME.items(), *(full((kind, tuple(SWITCHES))) for kind in MODELS)], ids=str
+    ("kind", "names"), [*SOME.items(), *(full((kind, tuple(OPTIONS))) for kind in MODELS)], ids=str
 )
 def test_logits_are_the_same_with_each_on_and_off(kind: str, names: Iterable[str]):
     for name, engine, right in engines(kind, "ws2d/heads", names):
@@ -120,11 +120,11 @@ def test_tokens_are_the_same_looped_and_in_base_2(kind: str):
 
 
 def engines(kind: str, layout: str, names: Iterable[str]) -> Iterator[tuple[str, Engine, list[np.ndarray]]]:
-    """Engines with the switches of each name, and the reference's logits of the prompts."""
+    """Engines with the options of each name, and the reference's logits of the prompts."""
     model, mesh = MODELS[kind], Mesh.of((2, 1, 4))
     parameters, roles = random_parameters(model, seed=3), parse_layout(layout, mesh.axes)
     right = [reference_logits(model, parameters, ids) for ids in PROMPTS]
     for name in names:
         checkpoint = MemoryCheckpoint(model, parameters)
-        options = EngineOptions(run_options=SWITCHES[name])
+        options = EngineOptions(run_options=OPTIONS[name])
         yield name, Engine(checkpoint, mesh, roles, roles, options=options), right

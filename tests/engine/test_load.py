@@ -43,6 +43,12 @@ def test_one_stage_is_not():
     assert error.value.field != "stages"
 
 
+def test_an_empty_mesh_is_refused_not_taken_for_the_usual_one():
+    with pytest.raises(InputError, match="is not an axis") as error:
+        Engine.load("nothing-of-this-name", mesh="")
+    assert error.value.field == "mesh"
+
+
 def llama_folder(at: Path) -> Path:
     config, tensors = tiny_folder.CONFIGS["llama"][0], tiny_folder.stored("llama")[1]
     return tiny_folder.write(at / "llama", config, tensors)

@@ -134,7 +134,8 @@ class Engine:
         if plan is not None:
             placement = placement_of(plan)
         else:
-            placement = placement_on(mesh or Mesh("x", (devices or 1,)), prefill or decode, decode)
+            shape = Mesh("x", (devices or 1,)) if mesh is None else mesh
+            placement = placement_on(shape, prefill or decode, decode)
         return cls.on(open_checkpoint(os.fspath(model)), placement, request)
 
     @classmethod

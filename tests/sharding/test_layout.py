@@ -273,7 +273,7 @@ def test_every_dim_divides_in_every_sharding_it_passes_through(
     mesh, model = Mesh.of(sizes), tiny(heads, kv_heads, d_model=33, d_ff=65)
     for prefill, decode in itertools.product(LAYOUTS, LAYOUTS):
         storage = stored(model, mesh, decode, prefill)
-        padded = storage.padded(model, mesh.size)
+        padded = dict(storage.padded(model, mesh.size))
         for name, sharding in storage.weights(model).items():
             assert_divides(sharding, padded, mesh, f"{name} of {prefill} -> {decode}")
         for layout, queries, context in ((prefill, 13, None), (decode, 1, 11)):

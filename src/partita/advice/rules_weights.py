@@ -7,14 +7,14 @@ split into fractions: an ideal that no run reaches, and the least that padding c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from partita.advice.rule import Rule, either, nearest_divisors, saved
 from partita.cost.prediction import Prediction, padded_dims, predict
 from partita.planner.pair import Basis
 from partita.sharding.layout import Storage
-from partita.sharding.padding import product
+from partita.sharding.padding import Number, product
 from partita.sharding.spec import parse
 from partita.specs.model import Model
 from partita.specs.parameters import dim_sizes, parameter_table
@@ -26,9 +26,12 @@ class _Unpadded(Storage):
 
     dims: str = ""
 
-    def padded(self, model: Model, sizes) -> dict:
+    # floats, so that what the chips do not divide is not rounded down
+    def padded(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, model: Model, sizes: Mapping[str, Number]
+    ) -> Mapping[str, Number]:
         own = dim_sizes(model)
-        return super().padded(model, sizes) | {dim: float(own[dim]) for dim in self.dims}
+        return {**super().padded(model, sizes), **{dim: float(own[dim]) for dim in self.dims}}
 
 
 def weight_rules(prediction: Prediction, basis: Basis) -> Iterator[Rule]:

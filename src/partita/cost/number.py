@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 
-Number = float | np.ndarray
-"""A size, a count or seconds: an int or a float of one candidate, or an array with one for each of many."""
+from partita.sharding.padding import Number
+
+__all__ = ["Amount", "Number", "array", "fraction", "larger", "part_of", "plain", "quotient", "smaller"]
 
 Amount = Number | Fraction
 """Bytes that are read or sent, and sums of a ledger's columns. Where the chips do not divide the bytes of one

@@ -88,7 +88,7 @@ def price_step(
         run_options=options.run_options,
     )
     backend = ops.run_options.backend
-    padded = layout.storage.padded(model, sizes) | {"M": 1}
+    padded = {**layout.storage.padded(model, sizes), "M": 1}
     batch, context = ceil_to(shape.batch, product(sizes, layout.batch_axes)), shape.context
     ops.ledger.sequences = batch / product(sizes, layout.attn_b)
     query_axes = layout.query_axes if context is None else layout.new_axes

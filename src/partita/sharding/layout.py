@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import numpy as np
 
 from partita.sharding.mesh import Mesh
-from partita.sharding.padding import assign_heads, ceil_to, product, union
+from partita.sharding.padding import Number, assign_heads, ceil_to, product, union
 from partita.sharding.roles import AxisRoles, Roles, prefers_k, splits_heads
 from partita.specs.model import Model
 from partita.specs.parameters import dim_sizes, parameter_table
@@ -39,10 +39,14 @@ class Storage:
     padded_axes: str  # every axis that splits a weight in either phase: E, F and V are padded for these
     s_axes: str  # every axis that attention splits the cached positions over, in either phase
 
-    def padded(self, model: Model, sizes) -> dict:
+    @overload
+    def padded(self, model: Model, sizes: Mapping[str, int]) -> Mapping[str, int]: ...
+    @overload
+    def padded(self, model: Model, sizes: Mapping[str, Number]) -> Mapping[str, Number]: ...
+    def padded(self, model: Model, sizes: Mapping[str, Number]) -> Mapping[str, Number]:
         """The sizes of the dims that parameters share (`dim_sizes`), padded so that every split divides.
 
-        `sizes` maps axes to ints or NumPy arrays; the result has the same kind of numbers.
+        `sizes` maps axes to chips; the result has the same kind of numbers.
         """
         split = dict.fromkeys("EFV", self.padded_axes) | {"K": self.k_axes, "G": self.g_axes}
         if model.latent is not None:

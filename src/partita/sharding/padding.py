@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import overload
+
+import numpy as np
 
 from partita.sharding.mesh import Mesh
 from partita.specs.model import Model
 
+Number = float | np.ndarray
+"""A size, a count or seconds: an int or a float of one candidate, or an array with one for each of many."""
 
-def ceil_to(size, multiple):
-    """The next multiple of `multiple` from `size` up; both may be NumPy arrays."""
+
+@overload
+def ceil_to(size: int, multiple: int) -> int: ...
+@overload
+def ceil_to(size: Number, multiple: Number) -> Number: ...
+def ceil_to(size: Number, multiple: Number) -> Number:
+    """The next multiple of `multiple` from `size` up."""
     return -(-size // multiple) * multiple
 
 
-def product(sizes, axes: str):
-    """How many shards `axes` make, sizes being numbers or NumPy arrays."""
+@overload
+def product(sizes: Mapping[str, int], axes: str) -> int: ...
+@overload
+def product(sizes: Mapping[str, Number], axes: str) -> Number: ...
+def product(sizes: Mapping[str, Number], axes: str) -> Number:
+    """How many shards `axes` make."""
     return math.prod(sizes[axis] for axis in axes)
 
 

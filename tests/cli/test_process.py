@@ -67,3 +67,18 @@ def test_a_reader_that_goes_away_is_no_error_to_report():
     code += "stdout=s.PIPE, stderr=s.PIPE); p.stdout.close(); print(p.stderr.read().decode(), p.wait())"
     done = python("-c", code)
     assert done.stdout.strip() == "1"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a file that is always full")
+@pytest.mark.parametrize(
+    "arguments", [["models", "--json"], ["plan", "none-such", "--on", "h100:1x1", "--json"]]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_does_not_fit_is_one_line(
+    arguments: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    code = "import sys, subprocess as s; p = s.run([sys.executable, '-m', 'partita', *sys.argv[1:]], "
+    code += "stdout=open('/dev/full', 'w'), stderr=s.PIPE); print(p.stderr.decode().strip(), p.returncode)"
+    done = python("-c", code, *arguments)
+    assert done.stdout.strip() == "error: No space left on device 1"

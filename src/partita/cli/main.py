@@ -69,6 +69,33 @@ def main(arguments: list[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Runs a command line and returns its exit code; one line, never a traceback, for a user's mistake."""
     try:
+        code = _outcome(arguments)
+        _flush()  # errors are printed too, and what is printed may not fit
+        return code
+    except BrokenPipeError:  # whoever read the output has gone; nothing is left to tell them
+        _drop_output()
+        return 1
+    except OSError as error:
+        print(f"error: {error.strerror or error}", file=sys.stderr)
+        try:
+            _flush()
+        except OSError:
+            _drop_output()
+        return 1
+
+
+def _flush() -> None:
+    print(end="", flush=True)  # unlike `sys.stdout.flush`, also where there is no standard output
+
+
+def _drop_output() -> None:
+    """Sends what is still to be printed nowhere, so that the interpreter does not fail on it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _outcome(arguments: list[str]) -> int:
+    """The exit code of a command line, whose errors are printed. Raises OSError for output that fails."""
+    try:
         return app(args=arguments, prog_name="partita", standalone_mode=False) or 0
     except InputError as error:
         return _refuse(error, arguments)
@@ -81,15 +108,11 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return _STOPPED
-    except BrokenPipeError:  # whoever read the output has gone; nothing is left to tell them
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             too_long = InputError("path", str(error.filename)[:80], "is too long for a file's name")
             return _refuse(too_long, arguments)
-        print(f"error: {error.strerror or error}", file=sys.stderr)
-        return 1
+        raise
     except Exception as error:
         if os.environ.get("PARTITA_TRACEBACK"):
             raise

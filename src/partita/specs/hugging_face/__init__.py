@@ -54,7 +54,14 @@ def model_from_config(source: str | os.PathLike[str] | Mapping[str, Any], name: 
     check_accepted(family, config)
     refuse_experts(family, config)
     check_understood(family, config)
-    fields = family.read(config)
+    try:
+        fields = family.read(config)
+    except KeyError as error:
+        field = error.args[0]
+        if field not in family.absent:
+            raise
+        message = "is null in config.json; give its value, or leave the field out for the usual one"
+        raise InputError(field, None, message) from None
     fields["max_context"] = _reach(fields)
     try:
         return Model(name=name, **fields)

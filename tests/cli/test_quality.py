@@ -55,6 +55,8 @@ def test_a_table_with_its_conditions(partita: Partita, tiny: Path, text: Path):
         (("--window", 96), "error: window: 96: 2 to 64 tokens are accepted"),
         (("--text", "no such file"), "error: text: no such file: cannot be read: No such file or directory"),
         (("--attention", "sideways"), "error: attention: sideways: "),
+        (("--ffn", ""), "error: ffn: : unknown layout"),
+        (("--attention", ""), "error: attention: : unknown layout"),
     ],
     ids=str,
 )

@@ -99,6 +99,15 @@ def read_phase(text: str) -> PhaseName:
     return text
 
 
+def read_mesh(mesh: str | None, devices: int | None) -> Mesh:
+    """The mesh, by default all `devices` on one axis."""
+    if mesh is not None:
+        return parse_mesh(mesh)
+    if devices is not None and devices < 1:
+        raise InputError("devices", devices, "1 or more devices are accepted")
+    return Mesh("x", (devices or 1,))
+
+
 def read_placement(
     plan: str | None,
     mesh: str | None,
@@ -108,10 +117,7 @@ def read_placement(
     prefill_ffn: str | None = None,
     prefill_attention: str | None = None,
 ) -> Placement:
-    """The mesh and layouts of a plan file, or those the flags give.
-
-    The mesh is by default all `devices` on one axis; prefill's layout is decode's unless given.
-    """
+    """The mesh and layouts of a plan file, or those the flags give; prefill's is decode's unless given."""
     if plan is not None:
         placement = placement_of(plan)
         given = {
@@ -125,12 +131,7 @@ def read_placement(
             if value is not None:
                 raise InputError(field, value, "give it or --plan, which has a mesh and layouts of its own")
         return placement
-    if mesh is None:
-        if devices is not None and devices < 1:
-            raise InputError("devices", devices, "1 or more devices are accepted")
-        shape = Mesh("x", (devices or 1,))
-    else:
-        shape = parse_mesh(mesh)
+    shape = read_mesh(mesh, devices)
     ffn, attention = ffn or "ws2d", attention or "batch"
     decode = parse_roles(ffn, attention, shape.axes)
     try:

@@ -11,6 +11,7 @@ import typer
 from partita.cli import options as o
 from partita.cli.output import progress_bar, show, show_json
 from partita.errors import InputError
+from partita.sharding.roles import parse_roles
 
 if TYPE_CHECKING:
     from partita.measure.quality import Difference
@@ -47,7 +48,8 @@ def command(
     """Measure what number formats cost a model: logit error, agreement and perplexity on a text."""
     if activations not in ("f32", "bf16"):
         raise InputError("activations", activations, "accepted are f32, bf16")
-    run = o.read_placement(None, mesh, devices, ffn, attention)
+    shape = o.read_mesh(mesh, devices)
+    roles = parse_roles(ffn, attention, shape.axes)
     read = None if text is None else _read(text)
     from partita.checkpoints.open import open_checkpoint
     from partita.engine.devices import devices_for
@@ -55,7 +57,7 @@ def command(
     checkpoint = open_checkpoint(model)
     if checkpoint.tokenizer is None:
         raise InputError("model", model, "has no tokenizer, so it cannot read a text")
-    chosen = devices_for(run.mesh.chips, devices)
+    chosen = devices_for(shape.chips, devices)
     from partita.engine.requests import check_prompts
     from partita.measure.quality import formats_named, measure, shipped_text, windows_of
 
@@ -66,7 +68,7 @@ def command(
     parts = windows_of(words, checkpoint.tokenizer, checkpoint.model.max_context, tokens, window)
     check_prompts(checkpoint.model, parts)
     with progress_bar() as tell:
-        found = list(measure(checkpoint, parts, kinds, run.mesh, run.prefill, devices=chosen, progress=tell))
+        found = list(measure(checkpoint, parts, kinds, shape, roles, devices=chosen, progress=tell))
     rows = list(zip(["f32", *names], [formats_named("f32"), *kinds], found, strict=True))
     if json:
         conditions = {
@@ -75,15 +77,15 @@ def command(
             "tokens": found[0].tokens,
             "windows": len(parts),
             "window": len(parts[0]),
-            "mesh": dict(run.mesh.size),
-            "layout": str(run.prefill),
+            "mesh": dict(shape.size),
+            "layout": str(roles),
             "device": chosen[0].platform,
         }
         show_json({**conditions, "formats": [_as_json(*row) for row in rows]})
         return
     show(
         f"{checkpoint.model.name}: {found[0].tokens} tokens of {text or 'the shipped text'} predicted, in "
-        f"windows of {len(parts[0])}; {run.prefill} on {run.mesh} of {chosen[0].platform}",
+        f"windows of {len(parts[0])}; {roles} on {shape} of {chosen[0].platform}",
         _table(rows),
         "changes, errors, agreement and KL divergence (nats a token) are against f32; ± is a standard error",
     )

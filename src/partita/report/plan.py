@@ -9,12 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from partita.advice.advice import Advice
-from partita.advice.compare import compare
+from partita.advice.compare import Priced, compare
 from partita.advice.jax_engines import other_engines, partition_specs
 from partita.planner.disaggregation import DisaggregatedPlan
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
-from partita.planner.saved import SavedPlan
 from partita.report import advice as shown
 from partita.report.compare import comparison
 from partita.report.frontier import frontier_table
@@ -26,7 +25,7 @@ from partita.specs.units import format_bytes, format_count, format_range, format
 def plan(
     advice: Advice,
     pools: DisaggregatedPlan | None = None,
-    other: SavedPlan | None = None,
+    other: Priced | None = None,
     *,
     engines: bool = False,
 ) -> Group:

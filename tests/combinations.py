@@ -165,12 +165,14 @@ Part = tuple[str, str]
 
 
 def all_pairs(choices: Mapping[str, list]) -> set[Pair]:
-    """Every two values of two different choices."""
+    """Every two values of two different choices, but for feed-forward layouts that the paper never names:
+    what one phase does with weights that the other stores so is the full run's (`full_case`)."""
     return {
         ((a, x), (b, y))
         for a, b in itertools.combinations(sorted(choices), 2)
         for x in choices[a]
         for y in choices[b]
+        if (a, b) != ("decode ffn", "prefill ffn") or {x, y} <= set(FFN_NAMES)
     }
 
 

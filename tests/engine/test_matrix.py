@@ -25,7 +25,7 @@ def test_every_pair_of_choices_is_covered():
     for row, pairs in covering_choices():
         for prefill, decode in pairs:
             held |= pairs_of(whole_row(row, prefill, decode))
-    assert held == all_pairs({**CHOICES, **LAYOUT_CHOICES})
+    assert held >= all_pairs({**CHOICES, **LAYOUT_CHOICES})
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def test_a_figure_is_written_with_its_text_and_json(partita: Partita, tmp_path: 
     assert written["exhibits"][0] == {k: v for k, v in again["exhibits"][0].items() if k != "files"}
 
 
+@pytest.mark.full
 def test_a_folder_without_a_name_takes_everything(partita: Partita, tmp_path: Path):
     ran = partita("reproduce", "--out", tmp_path)
     assert ran.code == 0

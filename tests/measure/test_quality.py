@@ -9,6 +9,7 @@ import pytest
 from tests import reference
 from tests.checkpoints.in_memory import in_int8
 from tests.checkpoints.tiny_gguf import TINY
+from tests.sizes import full
 
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
@@ -114,14 +115,14 @@ def perplexity(parameters, parts: list[list[int]]) -> float:
     return math.exp(sum(loss) / len(loss))
 
 
-def test_a_real_model_in_int8_is_within_one_percent_of_float32():
+@pytest.mark.parametrize("kinds", [["int8+kv"], full(["int8", "int8+kv"])], ids=" and ".join)
+def test_a_real_model_in_int8_is_within_one_percent_of_float32(kinds: list[str]):
     checkpoint = open_checkpoint("smollm2-135m")
     assert checkpoint.tokenizer is not None
     parts = windows_of(shipped_text(), checkpoint.tokenizer, checkpoint.model.max_context)
-    kinds = [formats_named("int8"), formats_named("int8+kv")]
-    exact, *found = measure(checkpoint, parts, kinds, ONE, ROLES)
+    exact, *found = measure(checkpoint, parts, [formats_named(kind) for kind in kinds], ONE, ROLES)
     assert 2 < exact.perplexity < 40  # it reads English
-    assert len(found) == 2
+    assert len(found) == len(kinds)
     for each in found:
         # enough for the change to be known to a third of what is allowed
         assert each.tokens > 1000

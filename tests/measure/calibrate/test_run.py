@@ -2,6 +2,7 @@
 
 import pytest
 from tests.measure.calibrate import made
+from tests.sizes import full
 
 from partita.measure.calibrate import layers, run
 from partita.measure.calibrate.machine import machine
@@ -13,7 +14,10 @@ ALONE = machine(made.gpus(1, 1))
 TORUS = machine([made.device("tpu", i, 0, (i // 2, i % 2, 0)) for i in range(4)])
 
 
-@pytest.fixture(scope="module", params=[CPUS, ALONE, TORUS], ids=["cpus", "gpu", "tpus"])
+pytestmark = pytest.mark.xdist_group("a fit of calibration")  # a fit is made once
+
+
+@pytest.fixture(scope="module", params=[CPUS, ALONE, full(TORUS)], ids=["cpus", "gpu", "tpus"])
 def found(request):
     timings = made.timings(request.param, 3)
     return request.param, timings, run.fitted(request.param, timings, "here")

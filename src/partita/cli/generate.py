@@ -120,7 +120,7 @@ def command(
         )
     run_options = RunOptions(overlap_of(overlap))
     if sampling.greedy and (given := s.drawn_only(sampling)):
-        show_note(f"at temperature 0 the likeliest token is always taken: {', '.join(given)} have no effect")
+        show_note(f"at temperature 0 the likeliest token is always taken; without effect: {', '.join(given)}")
     if sampling.seed is None:  # said in what is printed, so that it can be had again
         sampling = sampling.model_copy(update={"seed": secrets.randbits(63)})
     run = o.read_placement(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention)

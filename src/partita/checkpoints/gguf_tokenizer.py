@@ -17,8 +17,9 @@ import numpy as np
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from partita.checkpoints.chat_template import ChatTemplate
 from partita.checkpoints.gguf_file import Metadata
-from partita.checkpoints.tokenizer import ChatTemplate, Spelling, Tokenizer
+from partita.checkpoints.tokenizer import Spelling, Tokenizer
 from partita.errors import InputError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # values of tokenizer.ggml.token_type

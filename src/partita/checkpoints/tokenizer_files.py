@@ -13,7 +13,8 @@ from pathlib import Path
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
-from partita.checkpoints.tokenizer import ChatTemplate, Spelling, Tokenizer
+from partita.checkpoints.chat_template import ChatTemplate
+from partita.checkpoints.tokenizer import Spelling, Tokenizer
 from partita.errors import InputError
 from partita.specs.hugging_face.config import load
 

@@ -1,75 +1,33 @@
 """The tokenizer that a GGUF file carries in its `tokenizer.*` keys, built with the `tokenizers` library.
 
-It is of one of two kinds. A byte-level vocabulary ("gpt2") names its way of splitting text; ways not listed
-here are refused by name, since splitting text the wrong way gives plausible, wrong ids. A SentencePiece
-vocabulary ("llama") has a score for each piece and no merges: SentencePiece joins the two neighbours that
-make the piece of the highest score (Kudo & Richardson 2018, arXiv 1808.06226), so every way to make a piece
-of two others is a merge, in the order of the scores.
+It is of one of two kinds. A byte-level vocabulary ("gpt2") names its way of splitting text, one of those in
+`gguf_splitting`; others are refused by name, since splitting text the wrong way gives plausible, wrong ids. A
+SentencePiece vocabulary ("llama") has a score for each piece and no merges: SentencePiece joins the two
+neighbours that make the piece of the highest score (Kudo & Richardson 2018, arXiv 1808.06226), so every way
+to make a piece of two others is a merge, in the order of the scores.
+
+A SentencePiece text begins with a space unless the file says no, and begins anew after a control token, as
+llama.cpp and the tokenizers of Llama 2 have it. A user-defined token is part of the text, as it is to
+SentencePiece: none is put after it, though llama.cpp does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-
 import numpy as np
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from partita.checkpoints.chat_template import ChatTemplate
 from partita.checkpoints.gguf_file import Metadata
-from partita.checkpoints.tokenizer import Spelling, Tokenizer
+from partita.checkpoints.gguf_splitting import SPLITTINGS, Splitting
+from partita.checkpoints.tokenizer import Tokenizer
+from partita.checkpoints.tokenizer_library import Failure, attempt
 from partita.errors import InputError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # values of tokenizer.ggml.token_type
-
-_PIECES = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""How Llama 3 and Qwen split text, but for how many digits stay together."""
-
-
-def _gpt2() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.ByteLevel(add_prefix_space=False)
-
-
-def _smollm() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
-
-
-def _by_pieces(digits: str) -> pre_tokenizers.PreTokenizer:
-    pieces = pre_tokenizers.Split(Regex(_PIECES.replace("DIGITS", digits)), behavior="isolated")
-    return pre_tokenizers.Sequence(
-        [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
-
-
-def _falcon() -> pre_tokenizers.PreTokenizer:
-    threes = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), behavior="isolated")
-    steps = [pre_tokenizers.Punctuation("contiguous"), _gpt2(), pre_tokenizers.Digits(), threes]
-    return pre_tokenizers.Sequence(steps)
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """One way of splitting text (`tokenizer.ggml.pre`)."""
-
-    pre_tokenizer: Callable[[], pre_tokenizers.PreTokenizer]
-    whole_tokens_first: bool = False  # a piece that is itself a token is taken whole, whatever the merges
-    add_bos: bool = False  # where the file does not say
-    normalizer: Callable[[], normalizers.Normalizer] | None = None
-
-
-_KINDS = {
-    "gpt-2": _Kind(_gpt2),
-    "smollm": _Kind(_smollm),
-    "llama-bpe": _Kind(partial(_by_pieces, "{1,3}"), whole_tokens_first=True, add_bos=True),
-    "qwen2": _Kind(partial(_by_pieces, ""), normalizer=normalizers.NFC),
-    "falcon": _Kind(_falcon),
-    "olmo": _Kind(_gpt2, normalizer=normalizers.NFC),  # that of GPT-NeoX too
-}
+_HIDDEN = (_UNKNOWN, _CONTROL)
+_NONE = ("none", "no_vocab")  # values of tokenizer.ggml.model in a file without a vocabulary
+_MOST_CHARACTERS = 1024  # of a token; the longest that are published have some 200
 
 
 def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
@@ -81,11 +39,13 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
     if "model" not in keys:
         return None
     model = keys.text("model")
+    if model in _NONE:
+        return None
     if model not in ("gpt2", "llama"):
         raise keys.wrong("model", "not read; gpt2 (byte-level BPE) and llama (SentencePiece) are")
-    kind = None if model == "llama" else _KINDS.get(keys.text("pre"))
+    kind = None if model == "llama" else SPLITTINGS.get(keys.text("pre"))
     if kind is None and model != "llama":
-        raise keys.wrong("pre", f"not read; these are: {', '.join(_KINDS)}")
+        raise keys.wrong("pre", f"not read; these are: {', '.join(SPLITTINGS)}")
 
     tokens = keys.texts("tokens")
     if len(set(tokens)) < len(tokens) or not 1 <= len(tokens) <= vocabulary:
@@ -93,16 +53,15 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
         raise keys.wrong("tokens", message)
     types = _token_types(keys, len(tokens))
     if kind is None:
-        prefix = keys.flag("add_space_prefix", True)
+        prefix = " " if keys.flag("add_space_prefix", True) else ""
         backend = _sentencepiece(keys, tokens, types, prefix)
-        spelling = Spelling.PIECES_AFTER_SPACE if prefix else Spelling.PIECES
     else:
-        backend, spelling = _byte_level(keys, kind, tokens), Spelling.BYTES
+        prefix, backend = "", _byte_level(keys, kind, tokens)
     backend.add_tokens(
         [
-            AddedToken(token, normalized=False, special=type == _CONTROL)
+            AddedToken(token, normalized=False, special=type in _HIDDEN)
             for token, type in zip(tokens, types, strict=True)
-            if type in (_CONTROL, _USER_DEFINED)
+            if type in (*_HIDDEN, _USER_DEFINED)
         ]
     )
     bos = _token_id(keys, "bos", len(tokens))
@@ -110,12 +69,12 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
     return Tokenizer(
         backend=backend,
         tokens=[*tokens, *[""] * (vocabulary - len(tokens))],
-        special=frozenset(token for token, type in enumerate(types) if type == _CONTROL),
+        special=frozenset(token for token, type in enumerate(types) if type in _HIDDEN),
         bos_id=bos,
         eos_ids=frozenset(end for end in ends if end is not None),
         add_bos=keys.flag("add_bos_token", kind is None or kind.add_bos),
         chat_template=_chat_template(metadata, keys, tokens),
-        spelling=spelling,
+        prefix=prefix,
     )
 
 
@@ -147,31 +106,34 @@ def _chat_template(metadata: Metadata, keys: Metadata, tokens: list[str]) -> Cha
     return ChatTemplate(metadata.text("tokenizer.chat_template"), special_tokens)
 
 
-def _byte_level(keys: Metadata, kind: _Kind, tokens: list[str]) -> Backend:
+def _byte_level(keys: Metadata, kind: Splitting, tokens: list[str]) -> Backend:
+    ids = {token: i for i, token in enumerate(tokens)}
     pairs = []
     for merge in keys.texts("merges"):
-        left, _, right = merge.partition(" ")
-        pairs.append((left, right))
-    ids = {token: i for i, token in enumerate(tokens)}
-    for left, right in pairs:
-        if not (left in ids and right in ids and left + right in ids):
-            raise InputError(
-                "tokenizer.ggml.merges",
-                f"{left + ' ' + right!r:.80}",
-                f"each must be two tokens that make a third (in {keys.path})",
-            )
-    backend = Backend(models.BPE(vocab=ids, merges=pairs, ignore_merges=kind.whole_tokens_first))
-    if kind.normalizer is not None:
-        backend.normalizer = kind.normalizer()
+        space = merge.find(" ", 1)  # a token may begin with a space
+        pairs.append((merge[:space], merge[space + 1 :]) if space > 0 else (merge, ""))
+    try:
+        model = attempt(lambda: models.BPE(vocab=ids, merges=pairs, ignore_merges=kind.whole_tokens_first))
+    except Failure as failure:
+        wrong = (p for p in pairs if not (p[0] in ids and p[1] in ids and p[0] + p[1] in ids))
+        left, right = next(wrong, ("", ""))
+        message = f"each must be two tokens that make a third (in {keys.path})"
+        raise InputError(
+            "tokenizer.ggml.merges", f"{left + ' ' + right!r:.80}" if left else str(failure), message
+        ) from None
+    backend = Backend(model)
+    if (normalizer := kind.normalizer()) is not None:
+        backend.normalizer = normalizer
     backend.pre_tokenizer = kind.pre_tokenizer()
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def _sentencepiece(keys: Metadata, tokens: list[str], types: list[int], prefix: bool) -> Backend:
+def _sentencepiece(keys: Metadata, tokens: list[str], types: list[int], prefix: str) -> Backend:
     """What splits text into these pieces, and into bytes where they cannot spell it.
 
-    prefix: whether a space is put before a text. Raises InputError where the scores do not fit the tokens.
+    prefix: what is put before a text, and taken away from the start of the text of ids. Raises InputError
+    where the scores do not fit the tokens.
     """
     unknown = next((token for token, type in zip(tokens, types, strict=True) if type == _UNKNOWN), None)
     model = models.BPE(
@@ -182,8 +144,7 @@ def _sentencepiece(keys: Metadata, tokens: list[str], types: list[int], prefix: 
         byte_fallback=True,
     )
     backend = Backend(model)
-    steps = [normalizers.Replace(" ", "▁")]
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), *steps] if prefix else steps)
+    backend.normalizer = normalizers.Replace(" ", "▁")
     join = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     backend.decoder = decoders.Sequence([*join, decoders.Strip(" ", 1, 0)] if prefix else join)
     return backend
@@ -191,6 +152,9 @@ def _sentencepiece(keys: Metadata, tokens: list[str], types: list[int], prefix: 
 
 def _merges(tokens: list[str], types: list[int], scores: np.ndarray) -> list[tuple[str, str]]:
     """Every pair of pieces that makes a piece, those of the highest score first."""
+    if (longest := max(map(len, tokens))) > _MOST_CHARACTERS:
+        message = f"one has {longest} characters; at most {_MOST_CHARACTERS} are read"
+        raise InputError("tokenizer.ggml.tokens", f"{max(tokens, key=len)[:20]!r}...", message)
     ids = {token: i for i, token in enumerate(tokens) if types[i] == _NORMAL}
     found = [
         (-scores[i], ids[token[:cut]], ids[token[cut:]])

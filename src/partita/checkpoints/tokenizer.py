@@ -1,42 +1,35 @@
-"""Text to token ids and back, whole or as a stream; vocabularies are byte-level or of SentencePiece."""
+"""Text to token ids and back, whole or as a stream; what splits and joins is the `tokenizers` library."""
 
 from __future__ import annotations
 
-import codecs
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from enum import Enum
+from functools import cached_property
 
 import tokenizers
 
 from partita.checkpoints.chat_template import ChatTemplate, Message
+from partita.checkpoints.text_stream import DecoderSteps, TextStream, decoder_of, steps_of
+from partita.checkpoints.tokenizer_library import Failure, attempt, attempt_in_time, decode
 from partita.errors import InputError
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """The character that stands for each byte in a byte-level vocabulary (Radford et al. 2019, GPT-2).
+class Tokens(Sequence[str]):
+    """The tokens of a vocabulary by id, looked up when asked for; one that is not there has no text."""
 
-    A byte that prints in Latin-1 stands for itself; the others, in order, take the characters from 256 on.
-    """
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    def __init__(self, backend: tokenizers.Tokenizer, count: int):
+        self._backend, self._count = backend, count
 
+    def __len__(self) -> int:
+        return self._count
 
-_BYTES = _byte_alphabet()
-_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
-
-
-class Spelling(Enum):
-    """How tokens spell text."""
-
-    BYTES = "bytes"
-    """Each character stands for a byte, as GPT-2 has it."""
-    PIECES = "pieces"
-    """As SentencePiece has it: a low line ▁ stands for a space, <0x0A> for one byte."""
-    PIECES_AFTER_SPACE = "pieces after a space"
-    """The same, where `encode` puts a space before the text and `decode` takes it away."""
+    def __getitem__(self, index):  # pyright: ignore[reportIncompatibleMethodOverride]
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise IndexError(index)
+        return self._backend.id_to_token(index % self._count) or ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,10 +46,24 @@ class Tokenizer:
     add_bos: bool = False
     """Whether `encode` begins with the bos token, unless the text already does."""
     chat_template: ChatTemplate | None = None
-    spelling: Spelling = Spelling.BYTES
+    prefix: str = ""
+    """What `encode` puts before a text, and after each control token in it."""
+    watched: bool = False
+    """Whether the patterns that split a text are of a kind that may take long."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text; InputError (field "prompt") for text that is not valid Unicode."""
+        """The ids of a text.
+
+        Raises InputError (field "prompt") for text that is not valid Unicode, that holds a token beyond the
+        model's vocabulary, or that the tokenizer fails at.
+        """
+        ids = self._split(text)
+        if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            return [self.bos_id, *ids]
+        return ids
+
+    def _split(self, text: str) -> list[int]:
+        """The ids of a text as it is."""
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -64,60 +71,62 @@ class Tokenizer:
             raise InputError(
                 "prompt", shown, "is not valid Unicode; give text without lone surrogates"
             ) from None
-        ids = self.backend.encode(text, add_special_tokens=False).ids
-        if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
-            return [self.bos_id, *ids]
+        run = attempt_in_time if self.watched else attempt
+        try:
+            ids = run(lambda: [i for part in self._parts(text) for i in self._ids(part)])
+        except Failure as failure:
+            message = f"cannot be split by the model's tokenizer, whose pattern fails at it: {failure}"
+            raise InputError("prompt", f"{text[:40]!r}", message) from None
+        if ids and max(ids) >= len(self.tokens):
+            token = self.backend.id_to_token(max(ids))
+            message = f"is a token of the tokenizer, but not one of the model's {len(self.tokens)}"
+            raise InputError("prompt", token, message)
         return ids
 
-    def decode(self, ids: Iterable[int], show_special: bool = False) -> str:
-        """The text of some ids; bytes that are no UTF-8 become U+FFFD. Inverse of `encode`."""
-        stream = self.stream(show_special)
-        text = "".join([*(stream.push(token) for token in ids), stream.end()])
-        return text.removeprefix(" ") if self.spelling is Spelling.PIECES_AFTER_SPACE else text
+    def _ids(self, part: str) -> list[int]:
+        return self.backend.encode(part, add_special_tokens=False).ids
 
-    def stream(self, show_special: bool = False) -> TextStream:
-        """Decodes ids that go on from others, one at a time; the pieces join to what `decode` gives for all,
-        but for the space that it may take away from the start."""
-        return TextStream(self, show_special)
+    def _parts(self, text: str) -> Iterator[str]:
+        """A text cut at its control tokens, each part but those with the prefix before it."""
+        if not self.prefix:
+            yield text
+            return
+        for place, part in enumerate(self._control.split(text)):
+            if part:
+                yield part if place % 2 else self.prefix + part
+
+    @cached_property
+    def _control(self) -> re.Pattern[str]:
+        texts = sorted(filter(None, (self.tokens[i] for i in self.special)), key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, texts))})" if texts else "((?!))")
+
+    def decode(self, ids: Iterable[int], show_special: bool = False) -> str:
+        """The text of some ids, as the `tokenizers` library has it; bytes that are no UTF-8 become U+FFFD.
+
+        show_special: control tokens too. Raises InputError (field "token") for an id that the model does not
+        have.
+        """
+        ids = list(ids)
+        for token in ids:
+            self._check(token)
+        return decode(self.backend, ids if show_special else [i for i in ids if i not in self.special])
+
+    def stream(self, show_special: bool = False, after: Iterable[int] = ()) -> TextStream:
+        """Decodes ids one at a time. The pieces join to what `decode` gives for all; where the ids go on from
+        others, `after`, to what they add to the text of those."""
+        hidden = frozenset() if show_special else self.special
+        return TextStream(self.backend, self._steps, hidden, after)
+
+    @cached_property
+    def _steps(self) -> DecoderSteps:
+        return steps_of(decoder_of(self.backend))
+
+    def _check(self, token: int) -> None:
+        if not 0 <= token < len(self.tokens):
+            raise InputError("token", token, f"must be from 0 to {len(self.tokens) - 1}")
 
     def chat(self, messages: Sequence[Message]) -> str:
         """The prompt text of a chat, up to where the answer begins; InputError without a chat template."""
         if self.chat_template is None:
             raise InputError("messages", None, "the model has no chat template; give a plain prompt")
         return self.chat_template.render(messages)
-
-    def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes a token stands for, perhaps only part of a character.
-
-        Raises InputError (field "token") for an id outside the vocabulary.
-        """
-        if not 0 <= token < len(self.tokens):
-            raise InputError("token", token, f"must be from 0 to {len(self.tokens) - 1}")
-        text = self.tokens[token]
-        if token in self.special:
-            return text.encode()
-        if self.spelling is not Spelling.BYTES:
-            byte = _BYTE_PIECE.fullmatch(text)
-            return bytes.fromhex(byte[1]) if byte else text.replace("▁", " ").encode()
-        if not all(character in _BYTES for character in text):
-            return text.encode()
-        return bytes(_BYTES[character] for character in text)
-
-
-class TextStream:
-    """Text of ids that come one by one, a character given out only once all its bytes are there."""
-
-    def __init__(self, tokenizer: Tokenizer, show_special: bool):
-        self._tokenizer = tokenizer
-        self._show_special = show_special
-        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-
-    def push(self, token: int) -> str:
-        """The text that this token completes, often empty in the middle of a character."""
-        if token in self._tokenizer.special and not self._show_special:
-            return ""
-        return self._utf8.decode(self._tokenizer.token_bytes(token))
-
-    def end(self) -> str:
-        """What is left: U+FFFD where the ids stopped inside a character, else nothing."""
-        return self._utf8.decode(b"", final=True)

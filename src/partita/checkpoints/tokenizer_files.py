@@ -9,17 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Set
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
 from partita.checkpoints.chat_template import ChatTemplate
-from partita.checkpoints.tokenizer import Spelling, Tokenizer
+from partita.checkpoints.tokenizer import Tokenizer, Tokens
+from partita.checkpoints.tokenizer_json import beyond, check_settings, read_settings
+from partita.checkpoints.tokenizer_library import Failure, attempt_quietly
 from partita.errors import InputError
 from partita.specs.hugging_face.config import load
 
 _TOKENIZER, _SETTINGS, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 _GENERATION, _CONFIG, _SPECIAL = "generation_config.json", "config.json", "special_tokens_map.json"
+_PREFIX = "partita_text_prefix"  # in settings that are written here
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -31,25 +35,29 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
     path = folder / _TOKENIZER
     if not path.is_file():
         return None
+    text, asked = read_settings(path)
+    known = check_settings(asked, vocabulary, path)
     try:
-        backend = Backend.from_file(str(path))
-    except Exception as error:  # the library raises no other class
-        problem = " ".join(str(error).split())
-        raise InputError("model", str(path), f"is not a tokenizer that can be read: {problem:.200}") from None
+        backend = attempt_quietly(lambda: Backend.from_str(text))
+    except Failure as failure:
+        raise InputError("model", str(path), f"is not a tokenizer that can be read: {failure}") from None
+    del text
     backend.no_truncation()  # some files keep how their model was trained
     backend.no_padding()
+    _check_ids(backend, asked, vocabulary, path)
     settings = {**_optional(folder / _SPECIAL), **_optional(folder / _SETTINGS)}
     named = {name: text for name in _NAMED if (text := _content(settings.get(name))) is not None}
     bos = _id(backend, named.get("bos_token"))
     return Tokenizer(
         backend=backend,
-        tokens=_tokens(backend, vocabulary),
+        tokens=Tokens(backend, vocabulary),
         special=frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special),
         bos_id=bos,
         eos_ids=end_tokens(folder, _id(backend, named.get("eos_token"))),
         add_bos=_adds_bos(backend, bos, path),
         chat_template=_template(folder, settings, named),
-        spelling=_spelling(backend, path),
+        prefix=_prefix(settings),
+        watched=not known,
     )
 
 
@@ -62,7 +70,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
             single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tokenizer.bos_id)]
         )
     backend.save(str(folder / _TOKENIZER))
-    settings: dict[str, object] = {}
+    settings: dict[str, object] = {_PREFIX: tokenizer.prefix} if tokenizer.prefix else {}
     if tokenizer.chat_template is not None:
         settings |= tokenizer.chat_template.special_tokens
         settings["chat_template"] = tokenizer.chat_template.source
@@ -92,13 +100,23 @@ def _id(backend: Backend, token: str | None) -> int | None:
     return None if token is None else backend.token_to_id(token)
 
 
-def _tokens(backend: Backend, vocabulary: int) -> list[str]:
-    """The tokens by id; an id of the model's vocabulary that has no token stands for no text."""
-    ids = backend.get_vocab(with_added_tokens=True)
-    tokens = [""] * max(vocabulary, 1 + max(ids.values(), default=-1))
-    for token, i in ids.items():
-        tokens[i] = token
-    return tokens
+def _check_ids(backend: Backend, asked: Mapping[str, Any], vocabulary: int, path: Path) -> None:
+    """Added tokens may be a few more than the model has (some are for other models of its family); the rest
+    must be the model's, and each where the file says."""
+    most = max(backend.get_vocab(with_added_tokens=False).values(), default=0)
+    if most >= vocabulary + len(asked.get("added_tokens") or []):
+        raise beyond(most, vocabulary, path)
+    for token in asked.get("added_tokens") or []:
+        if (found := backend.token_to_id(token["content"])) != token["id"]:
+            message = f"its id is {token['id']} in the file and {found} to the library (in {path})"
+            raise InputError("added_tokens", token["content"], message)
+
+
+def _prefix(settings: Mapping[str, object]) -> str:
+    prefix = settings.get(_PREFIX, "")
+    if prefix not in ("", " "):
+        raise InputError(_PREFIX, repr(prefix)[:40], "nothing or a space is accepted")
+    return str(prefix)
 
 
 def end_tokens(folder: Path, named: int | None = None) -> frozenset[int]:
@@ -119,7 +137,13 @@ def end_tokens(folder: Path, named: int | None = None) -> frozenset[int]:
 
 def _adds_bos(backend: Backend, bos: int | None, path: Path) -> bool:
     """Whether a text is begun with the bos token, seen by trying one."""
-    plain, whole = (backend.encode("a", add_special_tokens=add).ids for add in (False, True))
+    try:
+        plain, whole = attempt_quietly(
+            lambda: [backend.encode("a", add_special_tokens=add).ids for add in (False, True)]
+        )
+    except Failure as failure:
+        message = f"is not a tokenizer that can be read: it fails at a letter: {failure}"
+        raise InputError("model", str(path), message) from None
     if whole == plain:
         return False
     if bos is not None and whole == [bos, *plain]:
@@ -145,21 +169,3 @@ def _template(
         named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, Mapping)}
         source = named.get("default")
     return ChatTemplate(source, special_tokens) if isinstance(source, str) else None
-
-
-def _spelling(backend: Backend, path: Path) -> Spelling:
-    """How the tokens spell text, from the steps of the file's decoder."""
-    decoder = json.loads(backend.to_str()).get("decoder") or {}
-    steps = decoder.get("decoders", [decoder])
-    kinds = {step.get("type") for step in steps}
-    if "ByteLevel" in kinds:
-        return Spelling.BYTES
-    if kinds & {"Metaspace", "ByteFallback"} or any(step.get("type") == "Replace" for step in steps):
-        leading = {"type": "Strip", "content": " ", "start": 1, "stop": 0} in steps
-        metaspace = any(
-            step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never"
-            for step in steps
-        )
-        return Spelling.PIECES_AFTER_SPACE if leading or metaspace else Spelling.PIECES
-    found = ", ".join(sorted(map(str, kinds)))
-    raise InputError("decoder", found, f"not read; byte-level and SentencePiece decoders are (in {path})")

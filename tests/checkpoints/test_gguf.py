@@ -81,7 +81,7 @@ def test_absent_keys_take_the_formats_defaults(write_gguf: WriteGGUF):
         ("llama.logit_scale", 0.5),
         ("split.count", 3),
         ("tokenizer.ggml.model", "rwkv"),
-        ("tokenizer.ggml.pre", "deepseek-llm"),
+        ("tokenizer.ggml.pre", "gemma4"),
         ("tokenizer.ggml.token_type", [1, 2]),
         ("tokenizer.ggml.merges", ["a d"]),
         ("tokenizer.ggml.tokens", ["a", "a"]),

@@ -80,7 +80,7 @@ def test_control_and_user_defined_tokens_are_taken_whole(write_gguf: WriteGGUF):
     ids = tokenizer.encode("a  x</s>")
     assert ids == [TOKENS.index("a"), len(TOKENS) - 1, 2]
     assert tokenizer.decode(ids) == "a  x"
-    assert (tokenizer.special, tokenizer.eos_ids) == ({1, 2}, {2})
+    assert (tokenizer.special, tokenizer.eos_ids) == ({0, 1, 2}, {2})
 
 
 @pytest.mark.parametrize("scores", [None, [1.0], ["a"], [math.nan] * len(TOKENS)])

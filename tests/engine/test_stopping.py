@@ -30,6 +30,9 @@ class Letters:
             return ""
         return text
 
+    def hidden(self, token: int) -> str:
+        return ""
+
     def end(self) -> str:
         return self.bytes.decode(errors="replace")
 

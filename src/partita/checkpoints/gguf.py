@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,4 +45,9 @@ def open_gguf(path: Path, name: str | None = None) -> StoredCheckpoint:
 
         return read_tokenizer(file.metadata, model.vocabulary)
 
-    return StoredCheckpoint(model, sources, file.read, load_tokenizer)
+    def load_eos_ids() -> Set[int]:
+        from partita.checkpoints.gguf_tokenizer import end_tokens
+
+        return end_tokens(file.metadata, model.vocabulary)
+
+    return StoredCheckpoint(model, sources, file.read, load_tokenizer, load_eos_ids=load_eos_ids)

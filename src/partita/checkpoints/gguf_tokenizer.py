@@ -97,6 +97,13 @@ def _token_id(keys: Metadata, name: str, count: int) -> int | None:
     return token
 
 
+def end_tokens(metadata: Metadata, count: int) -> frozenset[int]:
+    """The tokens that the metadata names as ends of a text, whatever its vocabulary is."""
+    keys = metadata.under("tokenizer.ggml.")
+    ends = (keys.get(f"{end}_token_id") for end in ("eos", "eot", "eom"))
+    return frozenset(end for end in ends if type(end) is int and 0 <= end < count)
+
+
 def _chat_template(metadata: Metadata, keys: Metadata, tokens: list[str]) -> ChatTemplate | None:
     if "tokenizer.chat_template" not in metadata:
         return None

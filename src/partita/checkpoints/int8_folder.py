@@ -55,7 +55,7 @@ def write_int8(
     try:
         temporary = Path(tempfile.mkdtemp(dir=out.resolve().parent, prefix=f".{out.name}."))
         write_partita_json(temporary, checkpoint.model)
-        if checkpoint.tokenizer is not None:
+        if checkpoint.tokenizer_error is None and checkpoint.tokenizer is not None:
             write_tokenizer(checkpoint.tokenizer, temporary)
         else:
             write_end_tokens(checkpoint.eos_ids, temporary)

@@ -13,6 +13,7 @@ import numpy as np
 from partita.checkpoints.container import Index
 from partita.checkpoints.int8 import channel_index, dequantise
 from partita.checkpoints.sources import ReadStored, Source
+from partita.errors import InputError
 from partita.specs.model import Model
 from partita.specs.parameters import Parameter, all_parameters, scale_name
 
@@ -28,7 +29,12 @@ class Checkpoint(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """None where the checkpoint holds no tokenizer."""
+        """None where the checkpoint holds no tokenizer. Raises InputError for one that is not understood."""
+        ...
+
+    @property
+    def tokenizer_error(self) -> InputError | None:
+        """Why `tokenizer` cannot be had, where it is one that is not understood."""
         ...
 
     @property
@@ -79,15 +85,25 @@ class StoredCheckpoint:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
+        if isinstance(self._tokenizer, InputError):
+            raise self._tokenizer
         return self._tokenizer
 
+    @property
+    def tokenizer_error(self) -> InputError | None:
+        return self._tokenizer if isinstance(self._tokenizer, InputError) else None
+
     @cached_property
-    def _tokenizer(self) -> Tokenizer | None:  # to a type checker it is no property, as `Checkpoint` asks for
-        return self.load_tokenizer()
+    def _tokenizer(self) -> Tokenizer | InputError | None:
+        try:
+            return self.load_tokenizer()
+        except InputError as error:  # stops only what needs text
+            return error
 
     @property
     def eos_ids(self) -> Set[int]:
-        return self.load_eos_ids() if self.tokenizer is None else self.tokenizer.eos_ids
+        found = self._tokenizer
+        return self.load_eos_ids() if found is None or isinstance(found, InputError) else found.eos_ids
 
     @property
     def quantised(self) -> frozenset[str]:
@@ -115,6 +131,10 @@ class MemoryCheckpoint:
     model: Model
     parameters: Mapping[str, np.ndarray]
     tokenizer: Tokenizer | None = None
+
+    @property
+    def tokenizer_error(self) -> InputError | None:
+        return None
 
     @property
     def eos_ids(self) -> Set[int]:

@@ -72,6 +72,7 @@ def command(
     stop: s.Stop = None,
     stop_token_ids: s.StopTokenIds = None,
     ignore_eos: s.IgnoreEos = False,
+    show_special: s.ShowSpecial = False,
     logprobs: s.Logprobs = None,
     n: s.Samples = 1,
     seed: s.Seed = None,
@@ -114,6 +115,7 @@ def command(
             stop=stop or (),
             stop_token_ids=() if stop_token_ids is None else s.token_ids("stop_token_ids", stop_token_ids),
             ignore_eos=ignore_eos,
+            skip_special_tokens=not show_special,
             logprobs=logprobs,
             n=n,
             seed=seed,
@@ -135,6 +137,8 @@ def command(
     request = EngineRequest(
         dtype=dtype, weights=weights, kv=kv, chunk=chunk, run_options=run_options, devices=devices
     )
+    if (error := checkpoint.tokenizer_error) is not None:
+        show_note(f"the tokenizer is not understood, so the text is shown as token ids ({error})")
     engine = load_engine(checkpoint, run, request, ids, max_tokens)
     answers, seconds = stream(engine, ids, sampling, shown, quiet=json)
     if json:

@@ -39,6 +39,9 @@ StopTokenIds = Annotated[
     str | None, typer.Option("--stop-token-ids", help="End the output before any of these tokens: 1,2,3.")
 ]
 IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Continue past the model's end of text.")]
+ShowSpecial = Annotated[
+    bool, typer.Option("--show-special", help="Show special tokens, such as <|im_end|>, in the text.")
+]
 Logprobs = Annotated[
     int | None, typer.Option("--logprobs", help="Log-probabilities with this many alternatives, in --json.")
 ]

@@ -95,7 +95,10 @@ class Engine:
         if options.chunk is not None and options.chunk < 1:
             raise InputError("chunk", options.chunk, "1 or more tokens are accepted")
         self.chunk = options.chunk
-        self.model, self.tokenizer, self.mesh = checkpoint.model, checkpoint.tokenizer, mesh
+        self.model, self.mesh = checkpoint.model, mesh
+        self.tokenizer_error = checkpoint.tokenizer_error
+        """Why there is no `tokenizer`, where the checkpoint's is not understood: text is token ids then."""
+        self.tokenizer = None if self.tokenizer_error else checkpoint.tokenizer
         self.eos_ids = checkpoint.eos_ids
         self.roles = {"prefill": prefill, "decode": decode}
         self.formats = formats or Formats(weights="f32", activations="f32", kv="f32")
@@ -232,9 +235,12 @@ class Engine:
         return 1 << (sequences - 1).bit_length() if sequences <= 8 else ceil_to(sequences, 8)
 
     def tokens(self, prompt: str | Sequence[int]) -> Sequence[int]:
-        """The token ids of a prompt. Raises InputError for a text where there is no tokenizer."""
+        """The token ids of a prompt. Raises InputError for a text where there is no tokenizer, or none that
+        is understood."""
         if not isinstance(prompt, str):
             return whole_ids(prompt)
+        if self.tokenizer_error is not None:
+            raise self.tokenizer_error
         if self.tokenizer is None:
             raise InputError("prompt", prompt, "this model has no tokenizer; give token ids")
         return self.tokenizer.encode(prompt)
@@ -277,10 +283,13 @@ class Engine:
 
         Raises InputError before anything is run for a prompt or setting that the model does not take.
         """
-        return run(requests, partial(self.read, prompts, requests), self._ending)
+        return run(requests, partial(self.read, prompts, requests), partial(self._ending, prompts, requests))
 
-    def _ending(self, request: Sampling) -> Ending:
-        words = Numbers() if self.tokenizer is None else self.tokenizer.stream()
+    def _ending(self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling], number: int) -> Ending:
+        """Where the text of request `number` is written to, which goes on from its prompt's."""
+        request = requests[number]
+        show = not request.skip_special_tokens
+        words = Numbers() if self.tokenizer is None else self.tokenizer.stream(show, prompts[number])
         return Ending(request, words, self.eos_ids)
 
     def generate(

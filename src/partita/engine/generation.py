@@ -41,16 +41,16 @@ class Completion:
 
 
 def run(
-    requests: Sequence[Sampling], read: ReadPrompts, ending: Callable[[Sampling], Ending]
+    requests: Sequence[Sampling], read: ReadPrompts, ending: Callable[[int], Ending]
 ) -> Iterator[Written]:
     """The pieces of every sample of every request as they are drawn, each prompt with its request's settings.
 
-    ending: gives the `Ending` that the text of a request is written to.
+    ending: gives the `Ending` that the text of a request, by its number, is written to.
     """
     samples = [(number, copy) for number, request in enumerate(requests) for copy in range(request.n)]
     seeds = [secrets.randbits(63) if request.seed is None else request.seed for request in requests]
     slots, prompts = read(len(samples))
-    endings = [ending(requests[number]) for number, _ in samples]
+    endings = [ending(number) for number, _ in samples]
     places = [
         Place(number, slot, Sample(requests[number], seeds[number], copy))
         for slot, (number, copy) in enumerate(samples)

@@ -38,11 +38,18 @@ class Words(Protocol):
 
     def push(self, token: int) -> str: ...
 
+    def hidden(self, token: int) -> str:
+        """The text of a token of which `push` gives none because it is hidden."""
+        ...
+
     def end(self) -> str: ...
 
 
 class Numbers:
     """The text of tokens where there is no tokenizer: their ids."""
+
+    def hidden(self, token: int) -> str:
+        return ""
 
     def push(self, token: int) -> str:
         return f"{token} "
@@ -79,7 +86,8 @@ class Ending:
             self.finish = "stop"
             return Piece(None, self._rest(), self.finish)
         self.tokens.append(token)
-        text = self._stops.push(self.words.push(token))
+        text = self._stops.push(self.words.hidden(token), shown=False)
+        text += self._stops.push(self.words.push(token))
         if self._stops.found:
             self.finish = "stop"
         elif len(self.tokens) >= self.request.max_tokens:
@@ -96,36 +104,43 @@ class Ending:
 class StopTexts:
     """Passes text on up to the first of some stop texts, and holds back what may be the beginning of one.
 
-    Of several the one that is complete first counts, of those complete at once the longest.
+    Of several the one that is complete first counts, of those complete at once the longest. Text that is not
+    shown, that of a special token, counts as it stands in the text and is not passed on.
     """
 
     def __init__(self, stops: Sequence[str]):
         self._matches = [_Match(stop) for stop in stops]
-        self._held = ""
+        self._held: list[str] = []
+        """Characters that are held back; one that is not shown is empty."""
         self.found = False
 
-    def push(self, text: str) -> str:
+    def push(self, text: str, shown: bool = True) -> str:
         """What can be given out now; nothing once a stop text has been found."""
         if self.found or not text:
             return ""
         if not self._matches:
-            return text
-        for place, character in enumerate(text):
+            return text if shown else ""
+        for character in text:
+            self._held.append(character if shown else "")
             for match in self._matches:
                 match.push(character)
             if complete := [match.length for match in self._matches if match.complete]:
                 self.found = True
-                whole, self._held = self._held + text[: place + 1], ""
-                return whole[: len(whole) - max(complete)]
-        return self._release(self._held + text, max(match.length for match in self._matches))
+                before = self._release(max(complete))
+                self._held.clear()
+                return before
+        return self._release(max(match.length for match in self._matches))
 
     def end(self) -> str:
         """What was held back, once no more text comes."""
-        return "" if self.found else self._release(self._held, 0)
+        return "" if self.found else self._release(0)
 
-    def _release(self, text: str, keep: int) -> str:
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+    def _release(self, keep: int) -> str:
+        """All that is held but the last `keep` characters, which are held on."""
+        count = len(self._held) - keep
+        given = "".join(self._held[:count])
+        del self._held[:count]
+        return given
 
 
 class _Match:

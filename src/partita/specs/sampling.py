@@ -50,9 +50,11 @@ class Sampling(BaseModel):
     presence_penalty, frequency_penalty: taken from the logits of tokens in the output, once and once for
         each time, -2 to 2.
     logit_bias: number added to the logit of a token, -100 to 100, before any penalty.
-    stop: texts the output ends before.
+    stop: texts the output ends before. One that is or holds a special token ends it too, though the token's
+        text is not shown.
     stop_token_ids: tokens the output ends before, beside the model's own.
     ignore_eos: goes on after the model's own end of text.
+    skip_special_tokens: leaves special tokens, such as `<|im_end|>`, out of the text.
     logprobs: log-probabilities of each token and of so many alternatives, up to 20. They are the model's
         own: before biases, penalties and temperature.
     n: samples of one prompt, which is read once.
@@ -75,6 +77,7 @@ class Sampling(BaseModel):
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
     ignore_eos: bool
+    skip_special_tokens: bool
     logprobs: int | None
     n: int
     seed: int | None
@@ -94,12 +97,14 @@ class Sampling(BaseModel):
         stop: str | Iterable[str] = (),
         stop_token_ids: Iterable[int] = (),
         ignore_eos: bool = False,
+        skip_special_tokens: bool = True,
         logprobs: int | None = None,
         n: int = 1,
         seed: int | None = None,
     ):
-        if not isinstance(ignore_eos, bool):
-            raise InputError("ignore_eos", ignore_eos, "true or false is accepted")
+        for name, flag in (("ignore_eos", ignore_eos), ("skip_special_tokens", skip_special_tokens)):
+            if not isinstance(flag, bool):
+                raise InputError(name, flag, "true or false is accepted")
         super().__init__(
             max_tokens=_count("max_tokens", max_tokens),
             temperature=_number("temperature", temperature),
@@ -115,6 +120,7 @@ class Sampling(BaseModel):
                 _token("stop_token_ids", t) for t in _items("stop_token_ids", stop_token_ids)
             ),
             ignore_eos=ignore_eos,
+            skip_special_tokens=skip_special_tokens,
             logprobs=None if logprobs is None else _count("logprobs", logprobs),
             n=_count("n", n),
             seed=None if seed is None else _count("seed", seed),

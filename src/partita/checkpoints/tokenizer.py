@@ -84,6 +84,8 @@ class Tokenizer:
         return ids
 
     def _ids(self, part: str) -> list[int]:
+        if self.watched:  # a batch lets other threads run meanwhile, such as the one that watches
+            return self.backend.encode_batch_fast([part], add_special_tokens=False)[0].ids
         return self.backend.encode(part, add_special_tokens=False).ids
 
     def _parts(self, text: str) -> Iterator[str]:

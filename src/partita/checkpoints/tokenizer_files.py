@@ -16,7 +16,7 @@ from tokenizers import processors
 
 from partita.checkpoints.chat_template import ChatTemplate
 from partita.checkpoints.tokenizer import Tokenizer, Tokens
-from partita.checkpoints.tokenizer_json import beyond, check_settings, read_settings
+from partita.checkpoints.tokenizer_json import added_tokens, beyond, check_settings, read_settings
 from partita.checkpoints.tokenizer_library import Failure, attempt_quietly
 from partita.errors import InputError
 from partita.specs.hugging_face.config import load
@@ -103,13 +103,16 @@ def _id(backend: Backend, token: str | None) -> int | None:
 def _check_ids(backend: Backend, asked: Mapping[str, Any], vocabulary: int, path: Path) -> None:
     """Added tokens may be a few more than the model has (some are for other models of its family); the rest
     must be the model's, and each where the file says."""
-    most = max(backend.get_vocab(with_added_tokens=False).values(), default=0)
-    if most >= vocabulary + len(asked.get("added_tokens") or []):
+    most, added = (
+        max(backend.get_vocab(with_added_tokens=False).values(), default=0),
+        added_tokens(asked, path),
+    )
+    if most >= vocabulary + len(added):
         raise beyond(most, vocabulary, path)
-    for token in asked.get("added_tokens") or []:
-        if (found := backend.token_to_id(token["content"])) != token["id"]:
-            message = f"its id is {token['id']} in the file and {found} to the library (in {path})"
-            raise InputError("added_tokens", token["content"], message)
+    for text, number in added.items():
+        if (found := backend.token_to_id(text)) != number:
+            message = f"its id is {number} in the file and {found} to the library (in {path})"
+            raise InputError("added_tokens", text[:40], message)
 
 
 def _prefix(settings: Mapping[str, object]) -> str:

@@ -73,12 +73,9 @@ def _skip(text: str, place: int) -> int:
 def check_settings(settings: Mapping[str, Any], vocabulary: int, path: Path) -> bool:
     """Raises InputError for what the library would not do as it is written; whether every pattern is one of a
     published tokenizer, so that texts can be split without a watch."""
-    added = settings.get("added_tokens") or []
-    most = vocabulary + len(added)
-    for token in added if isinstance(added, list) else []:
-        number = token.get("id") if isinstance(token, Mapping) else None
-        if type(number) is int and number >= most:
-            raise beyond(number, vocabulary, path)
+    added = added_tokens(settings, path)
+    if (number := max(added.values(), default=0)) >= vocabulary + len(added):
+        raise beyond(number, vocabulary, path)
     for part in _STEPS:
         growth = 1.0
         for step in steps(settings.get(part)):
@@ -88,6 +85,18 @@ def check_settings(settings: Mapping[str, Any], vocabulary: int, path: Path) -> 
                 raise InputError(part, "its replacements", f"{message} (in {path})")
     patterns = [p for part in _STEPS for step in steps(settings.get(part)) if (p := pattern_of(step))]
     return all(pattern in known_patterns() for pattern in patterns)
+
+
+def added_tokens(settings: Mapping[str, Any], path: Path) -> dict[str, int]:
+    """The ids of the tokens that the file adds to its vocabulary, by their text."""
+    added = settings.get("added_tokens") or []
+    listed = added if isinstance(added, list) else [None]
+    pairs = [(t.get("content"), t.get("id")) if isinstance(t, Mapping) else (None, None) for t in listed]
+    found = {text: number for text, number in pairs if isinstance(text, str) and type(number) is int}
+    if not all(isinstance(text, str) and type(number) is int for text, number in pairs):
+        message = f"must be a list of tokens, each with a content and an id (in {path})"
+        raise InputError("added_tokens", repr(added)[:40], message)
+    return found
 
 
 def beyond(number: int, vocabulary: int, path: Path) -> InputError:

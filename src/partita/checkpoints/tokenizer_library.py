@@ -46,8 +46,8 @@ def attempt_quietly(run: Callable[[], T]) -> T:
         return attempt(run)
 
 
-def attempt_in_time(run: Callable[[], T], seconds: float = _MOST_SECONDS) -> T:
-    """The same; Failure too where it takes longer. The library then goes on in a thread that nothing waits
+def attempt_in_time(run: Callable[[], T]) -> T:
+    """The same; Failure too where it takes seconds. The library then goes on in a thread that nothing waits
     for, as nothing can stop it."""
     found: list[T] = []
     failed: list[BaseException] = []
@@ -61,11 +61,11 @@ def attempt_in_time(run: Callable[[], T], seconds: float = _MOST_SECONDS) -> T:
     with _without_traces():
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        thread.join(seconds)
+        thread.join(_MOST_SECONDS)
     if failed:
         raise failed[0]
     if not found:
-        raise Failure(f"takes longer than {seconds:g} seconds")
+        raise Failure(f"takes longer than {_MOST_SECONDS:g} seconds")
     return found[0]
 
 

@@ -28,6 +28,7 @@ _ALL = (
     "generation_config.json",
     *("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+    "additional_chat_templates/*.jinja",
 )
 """The files that are read of a repository, and so fetched."""
 

@@ -43,13 +43,13 @@ class ChatTemplate:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The text of the messages, up to where the assistant's answer begins.
 
         tools: JSON schemas of functions that the model may call. documents: texts that it may quote.
-        variables: others that the template reads, such as `enable_thinking`; `add_generation_prompt=False`
-        leaves out the beginning of the answer.
+        variables: others that the template reads, such as `enable_thinking`; with `add_generation_prompt`
+        False the beginning of the answer is left out.
 
         Content in parts is joined to one text for a template that takes only text. Raises InputError: field
         "tokenizer.chat_template" for a template that is none, "messages" for messages it does not accept,
@@ -58,14 +58,14 @@ class ChatTemplate:
         chat = checked(messages)
         for name, given in (("tools", tools), ("documents", documents)):
             _check_objects(name, given)
-        if taken := sorted(variables.keys() & set(_OWN)):
+        if taken := sorted((variables or {}).keys() & set(_OWN)):
             raise InputError("chat_template_kwargs", taken[0], "is given by an argument of its own")
         others = {
             "tools": None if tools is None else list(tools),
             "documents": None if documents is None else list(documents),
             "add_generation_prompt": True,
             **self.special_tokens,
-            **variables,
+            **(variables or {}),
         }
         source = self.named.get(TOOL_USE, self.source) if tools is not None else self.source
         found = self._rendered(source, {**others, "messages": chat})

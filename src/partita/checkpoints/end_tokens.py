@@ -50,6 +50,9 @@ KNOWN = frozenset(
 """Texts of control tokens that end a turn or a text, with a family that has them; most are those of llama.cpp
 (`src/llama-vocab.cpp`, `special_eog_ids`)."""
 
+_TURN_END = "chat template's turn end"
+_KNOWN_TEXT = "known control token"
+
 _ENDS_A_MESSAGE = "<|end|>"
 _BESIDE_WHICH = frozenset(["<|return|>", "<|call|>", "<|calls|>", "<|flush|>"])
 """Where a vocabulary has one of these, `<|end|>` is between an answer's messages and not at its end (OpenAI,
@@ -70,23 +73,23 @@ def find_ends(
     control: Mapping[str, int],
     whole: Mapping[str, int],
     template: ChatTemplate | None,
-) -> dict[int, str]:
-    """The ids of the tokens that end a text, each with the reasons why, joined by commas.
+) -> dict[int, list[str]]:
+    """The ids of the tokens that end a text, each with the reasons why.
 
     named: ids that the files name, each with where. control: the control tokens' ids by text. whole: those
     of all tokens that text is searched for, control tokens among them.
     """
     reasons: dict[int, list[str]] = {token: [where] for token, where in named.items()}
     if template is not None and (end := turn_end(template, whole)) is not None:
-        reasons.setdefault(whole[end], []).append("the chat template's turn end")
+        reasons.setdefault(whole[end], []).append(_TURN_END)
     known = KNOWN & control.keys()
     if _BESIDE_WHICH & control.keys():
         known -= {_ENDS_A_MESSAGE}
     if _BESIDE_STRIKE in control:
         known -= {_STRUCK_OUT}
     for text in sorted(known, key=control.__getitem__):
-        reasons.setdefault(control[text], []).append("a control token of this text ends turns")
-    return {token: ", ".join(why) for token, why in reasons.items()}
+        reasons.setdefault(control[text], []).append(_KNOWN_TEXT)
+    return reasons
 
 
 def turn_end(template: ChatTemplate, tokens: Iterable[str]) -> str | None:
@@ -95,7 +98,7 @@ def turn_end(template: ChatTemplate, tokens: Iterable[str]) -> str | None:
     longest_first = sorted(filter(None, tokens), key=len, reverse=True)
     for chat in _CHATS:
         try:
-            text = template.render(chat, add_generation_prompt=False)
+            text = template.render(chat, variables={"add_generation_prompt": False})
         except InputError:
             continue
         _, answer, rest = text.rpartition(_ANSWER)

@@ -23,6 +23,9 @@ _PATIENCE = 20.0
 """Seconds after which a process that has not answered is taken for stuck; one at work ends itself long
 before that."""
 
+_ATTEMPTS = 3
+"""So many processes may be ended from outside, such as by the system for want of memory."""
+
 
 class TemplateRenderer:
     """Any number of threads may render at once; the process does one rendering after the other."""
@@ -49,20 +52,27 @@ class TemplateRenderer:
         request = {"source": source, "variables": dict(variables)}
         line = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         with self._lock:
-            for _ in range(3):  # the process that was kept may be gone, whatever ended it
-                try:
-                    process = self._running()
-                except OSError as error:
-                    return {"refused": f"no process to render it can be started: {error.strerror or error}"}
-                reply, stuck = self._ask(process, line)
-                if reply.endswith(b"\n"):
-                    return json.loads(reply.decode("utf-8", "surrogatepass"))
-                self._end()
-                if stuck:
-                    return {"refused": f"no answer within {self.patience:g} seconds"}
-                if process.returncode == -signal.SIGPROF:
-                    return {"refused": "it takes too long: it may be endless"}
-        return {"refused": f"the process that renders it ended ({process.returncode})"}
+            found = None
+            for _ in range(_ATTEMPTS):
+                if found is None:
+                    found = self._rendered(line)
+        return found or {"refused": "the process that renders it is ended again and again"}
+
+    def _rendered(self, line: bytes) -> dict[str, str] | None:
+        """The reply to a request; None where the process has ended by something else than the request."""
+        try:
+            process = self._running()
+        except OSError as error:
+            return {"refused": f"no process to render it can be started: {error.strerror or error}"}
+        reply, stuck = self._ask(process, line)
+        if reply.endswith(b"\n"):
+            return json.loads(reply.decode("utf-8", "surrogatepass"))
+        self._end()
+        if stuck:
+            return {"refused": f"no answer within {self.patience:g} seconds"}
+        if process.returncode == -signal.SIGPROF:
+            return {"refused": "it takes too long: it may be endless"}
+        return None
 
     def close(self) -> None:
         """Ends the process; the next rendering starts another."""

@@ -60,9 +60,10 @@ class Tokenizer:
     spelling: Spelling = Spelling.BYTES
 
     @cached_property
-    def ends(self) -> Mapping[int, str]:
-        """Ids after any of which generation ends, each with why; see `end_tokens`. Found when first asked
-        for, as the chat template is tried for it."""
+    def ends(self) -> Mapping[int, Sequence[str]]:
+        """Ids after any of which generation ends, each with the reasons why; see `end_tokens`.
+
+        Found when first asked for, as the chat template is tried for it."""
         whole = control = {self.tokens[i]: i for i in self.special}
         if self.chat_template is not None:
             added = self.backend.get_added_tokens_decoder()
@@ -108,7 +109,7 @@ class Tokenizer:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt text of a chat, up to where the answer begins, as the checkpoint's template has it.
 
@@ -118,14 +119,14 @@ class Tokenizer:
         """
         if self.chat_template is None:
             raise InputError("messages", None, "the model has no chat template; give a plain prompt")
-        return self.chat_template.render(messages, tools, documents, **variables)
+        return self.chat_template.render(messages, tools, documents, variables)
 
     def chat_ids(
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """The ids of `chat`, with a bos token only where the template writes one.
 
@@ -133,7 +134,7 @@ class Tokenizer:
         >>> ids = engine.tokenizer.chat_ids([{"role": "user", "content": "Hi"}])  # doctest: +SKIP
         >>> print(*engine.stream(ids, max_tokens=32), sep="")  # doctest: +SKIP
         """
-        return self._split(self.chat(messages, tools, documents, **variables))
+        return self._split(self.chat(messages, tools, documents, variables))
 
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes a token stands for, perhaps only part of a character.

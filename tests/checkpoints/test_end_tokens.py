@@ -93,6 +93,8 @@ def test_what_ends_a_message_but_not_the_answer(control: list[str], ends: list[s
     ids = {text: i for i, text in enumerate(control)}
     assert list(find_ends({}, ids, ids, None)) == [ids[text] for text in ends]
     assert find_ends({ids[control[0]]: "the file"}, ids, ids, None)[ids[control[0]]][0] == "the file"
+    template = ChatTemplate(TURN.replace("END", control[0]), {})
+    assert list(find_ends({}, ids, ids, template)) == [ids[text] for text in ends]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,9 @@ def test_what_ends_a_message_but_not_the_answer(control: list[str], ends: list[s
     [
         (TURN.replace("END", "  <e>\n"), "<e>"),
         (TURN.replace("END", "<e><b>"), "<e><b>"),  # the longest token that is there
+        (TURN.replace("END", "<b><|im_end|>\n<e>"), "<|im_end|>"),  # of a row the one that is known
+        (TURN.replace("END", "<b>\n<e>"), "<b>"),
+        ("{% if tools | length == 0 %}" + TURN.replace("END", "<e>") + "{% endif %}", "<e>"),
         (TURN.replace("END", "."), None),
         (TURN.replace("END", ""), "<|user|>"),  # as GLM-4: where the next turn begins
         (EARLIER_TURNS_END_OTHERWISE, "<|return|>"),
@@ -108,5 +113,6 @@ def test_what_ends_a_message_but_not_the_answer(control: list[str], ends: list[s
     ],
 )
 def test_the_turn_end_is_what_follows_the_answer(template: str, end: str | None):
-    tokens = ["<e>", "<e><b>", "<b>", "<|user|>", "<|assistant|>", "<|start|>", "<|end|>", "<|return|>", ""]
+    tokens = ["<e>", "<e><b>", "<b>", "<|user|>", "<|assistant|>", "<|start|>", "<|end|>", "<|return|>"]
+    tokens += ["<|im_end|>", ""]
     assert turn_end(ChatTemplate(template, {}), tokens) == end

@@ -22,6 +22,10 @@ TOOL_USE = "tool_use"
 """The name of the template that is for chats with tools, where a checkpoint has several."""
 
 
+class TemplateLimit(InputError):
+    """A template that takes more time, memory or text than a chat needs."""
+
+
 @dataclass(frozen=True)
 class ChatTemplate:
     """A template with the special tokens it may name.
@@ -52,8 +56,9 @@ class ChatTemplate:
         False the beginning of the answer is left out.
 
         Content in parts is joined to one text for a template that takes only text. Raises InputError: field
-        "tokenizer.chat_template" for a template that is none, "messages" for messages it does not accept,
-        "messages[i]" for one that none would, "tools", "documents" or "chat_template_kwargs" for those.
+        "tokenizer.chat_template" for a template that is none or (`TemplateLimit`) has no end, "messages" for
+        messages it does not accept, "messages[i]" for one that none would, "tools", "documents" or
+        "chat_template_kwargs" for those.
         """
         chat = checked(messages)
         for name, given in (("tools", tools), ("documents", documents)):
@@ -70,11 +75,14 @@ class ChatTemplate:
         source = self.named.get(TOOL_USE, self.source) if tools is not None else self.source
         found = self._rendered(source, {**others, "messages": chat})
         parts = [message["content"] for message in chat if in_parts(message)]
-        if parts and ("text" not in found or any(repr(content) in found["text"] for content in parts)):
+        printed = "refused" in found or any(repr(content) in found.get("text", "") for content in parts)
+        if parts and printed:
             as_texts = self._rendered(source, {**others, "messages": [joined(message) for message in chat]})
             found = as_texts if "text" in as_texts else found
         if "invalid" in found:
             raise InputError(_FIELD, None, f"is not a valid template: {found['invalid']}")
+        if "limit" in found:
+            raise TemplateLimit(_FIELD, None, found["limit"])
         if "refused" in found:
             problem = f"not accepted by the model's chat template: {found['refused']}"
             raise InputError("messages", None, problem)

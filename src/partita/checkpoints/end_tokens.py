@@ -8,12 +8,10 @@ files name, the chat template's own turn end, and control tokens whose text is k
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from itertools import product
 
+from partita.checkpoints.chat_template import ChatTemplate, TemplateLimit
 from partita.errors import InputError
-
-if TYPE_CHECKING:
-    from partita.checkpoints.chat_template import ChatTemplate
 
 KNOWN = frozenset(
     [
@@ -80,30 +78,40 @@ def find_ends(
     of all tokens that text is searched for, control tokens among them.
     """
     reasons: dict[int, list[str]] = {token: [where] for token, where in named.items()}
-    if template is not None and (end := turn_end(template, whole)) is not None:
-        reasons.setdefault(whole[end], []).append(_TURN_END)
-    known = KNOWN & control.keys()
+    no_ends: set[str] = set()
     if _BESIDE_WHICH & control.keys():
-        known -= {_ENDS_A_MESSAGE}
+        no_ends.add(_ENDS_A_MESSAGE)
     if _BESIDE_STRIKE in control:
-        known -= {_STRUCK_OUT}
-    for text in sorted(known, key=control.__getitem__):
+        no_ends.add(_STRUCK_OUT)
+    if template is not None and (end := turn_end(template, whole.keys() - no_ends)) is not None:
+        reasons.setdefault(whole[end], []).append(_TURN_END)
+    for text in sorted(KNOWN & control.keys() - no_ends, key=control.__getitem__):
         reasons.setdefault(control[text], []).append(_KNOWN_TEXT)
     return reasons
 
 
 def turn_end(template: ChatTemplate, tokens: Iterable[str]) -> str | None:
-    """The token that a template writes after what the assistant said; None where it writes text there, or
-    cannot be rendered."""
+    """The token that a template writes after what the assistant said; of several in a row the first that is
+    known to end turns, else the first. None where it writes text there, or cannot be rendered."""
     longest_first = sorted(filter(None, tokens), key=len, reverse=True)
-    for chat in _CHATS:
+    for chat, tools in product(_CHATS, (None, [])):  # some templates want a list of tools
         try:
-            text = template.render(chat, variables={"add_generation_prompt": False})
+            text = template.render(chat, tools, variables={"add_generation_prompt": False})
+        except TemplateLimit:  # the others would take as long
+            return None
         except InputError:
             continue
         _, answer, rest = text.rpartition(_ANSWER)
-        rest = rest.lstrip()
-        for token in longest_first if answer else ():
-            if rest.startswith(token):
-                return token
+        row = _leading(rest, longest_first) if answer else []
+        if row:
+            return next((token for token in row if token in KNOWN), row[0])
     return None
+
+
+def _leading(text: str, tokens: list[str]) -> list[str]:
+    """The tokens that a text begins with, one after the other."""
+    found = []
+    while token := next((token for token in tokens if text.lstrip().startswith(token)), None):
+        found.append(token)
+        text = text.lstrip().removeprefix(token)
+    return found

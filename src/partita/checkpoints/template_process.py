@@ -37,7 +37,7 @@ TEXT_PER_BYTE = 16
 MESSAGE_CHARACTERS = 300
 LARGE_BYTES = 1 << 20
 """Of a request after which the process ends, so that the next begins with little memory."""
-_TOO_MUCH = {"refused": "it needs too much memory"}
+_TOO_MUCH = {"limit": "needs too much memory"}
 
 
 class _Generation(Extension):
@@ -120,11 +120,12 @@ _compiled = lru_cache(maxsize=16)(_ENVIRONMENT.from_string)
 
 
 def answer(source: str, variables: dict[str, Any], most: int) -> dict[str, str]:
-    """`text`, or why there is none: as `invalid` of the template, as `refused` of these variables."""
+    """`text`, or why there is none: `invalid` says what is wrong with the template, `refused` why it does not
+    take these variables, `limit` which one it would pass."""
     try:
         template = _compiled(source)
     except MemoryError:
-        return {"invalid": "needs too much memory to compile"}
+        return _TOO_MUCH
     except Exception as error:  # whatever is wrong with it, the template cannot be used
         line = getattr(error, "lineno", None)
         return {"invalid": f"{_one_line(error)}{'' if line is None else f' (line {line})'}"}
@@ -135,7 +136,7 @@ def answer(source: str, variables: dict[str, Any], most: int) -> dict[str, str]:
     except Exception as error:  # a template may raise anything
         return {"refused": _one_line(error)}
     if len(text) > most:
-        return {"refused": f"it writes {len(text):,} characters; at most {most:,} are accepted"}
+        return {"limit": f"writes {len(text):,} characters; at most {most:,} are accepted"}
     return {"text": text}
 
 

@@ -44,8 +44,9 @@ class TemplateRenderer:
             self._running()
 
     def render(self, source: str, variables: Mapping[str, Any]) -> dict[str, str]:
-        """What a template makes of variables of JSON's kinds: `text`; or why there is none, as `invalid` of
-        the template or as `refused` of these variables.
+        """What a template makes of variables of JSON's kinds: `text`; or why there is none: `invalid` says
+        what is wrong with the template, `refused` why it does not take these variables, `limit` which limit
+        it would pass.
 
         Raises TypeError or ValueError for variables that JSON does not have.
         """
@@ -69,9 +70,9 @@ class TemplateRenderer:
             return json.loads(reply.decode("utf-8", "surrogatepass"))
         self._end()
         if stuck:
-            return {"refused": f"no answer within {self.patience:g} seconds"}
+            return {"limit": f"has not ended after {self.patience:g} seconds"}
         if process.returncode == -signal.SIGPROF:
-            return {"refused": "it takes too long: it may be endless"}
+            return {"limit": "takes too long: it may be endless"}
         return None
 
     def close(self) -> None:

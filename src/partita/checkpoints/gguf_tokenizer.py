@@ -17,12 +17,14 @@ import numpy as np
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from partita.checkpoints.chat_template import ChatTemplate
+from partita.checkpoints.chat_template import TOOL_USE, ChatTemplate
 from partita.checkpoints.gguf_file import Metadata
 from partita.checkpoints.tokenizer import Spelling, Tokenizer
 from partita.errors import InputError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # values of tokenizer.ggml.token_type
+
+_TEMPLATE = "tokenizer.chat_template"
 
 _PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -92,6 +94,9 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
         message = f"holds {len(tokens)} tokens; must be different and at most {vocabulary}"
         raise keys.wrong("tokens", message)
     types = _token_types(keys, len(tokens))
+    template = _chat_template(metadata, keys, tokens)
+    if template is not None:
+        template.prepare()
     if kind is None:
         prefix = keys.flag("add_space_prefix", True)
         backend = _sentencepiece(keys, tokens, types, prefix)
@@ -106,15 +111,19 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
         ]
     )
     bos = _token_id(keys, "bos", len(tokens))
-    ends = (_token_id(keys, end, len(tokens)) for end in ("eos", "eot", "eom"))
+    named_ends = {
+        token: f"tokenizer.ggml.{end}_token_id"
+        for end in ("eom", "eot", "eos")  # of one that has several names the last is shown
+        if (token := _token_id(keys, end, len(tokens))) is not None
+    }
     return Tokenizer(
         backend=backend,
         tokens=[*tokens, *[""] * (vocabulary - len(tokens))],
         special=frozenset(token for token, type in enumerate(types) if type == _CONTROL),
         bos_id=bos,
-        eos_ids=frozenset(end for end in ends if end is not None),
+        named_ends=named_ends,
         add_bos=keys.flag("add_bos_token", kind is None or kind.add_bos),
-        chat_template=_chat_template(metadata, keys, tokens),
+        chat_template=template,
         spelling=spelling,
     )
 
@@ -139,12 +148,19 @@ def _token_id(keys: Metadata, name: str, count: int) -> int | None:
 
 
 def _chat_template(metadata: Metadata, keys: Metadata, tokens: list[str]) -> ChatTemplate | None:
-    if "tokenizer.chat_template" not in metadata:
-        return None
     named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {variable: _token_id(keys, key, len(tokens)) for variable, key in named.items()}
     special_tokens = {variable: tokens[i] for variable, i in ids.items() if i is not None}
-    return ChatTemplate(metadata.text("tokenizer.chat_template"), special_tokens)
+    sources: dict[str, str] = {}
+    for name, key in {"": _TEMPLATE, TOOL_USE: f"{_TEMPLATE}.{TOOL_USE}"}.items():
+        if key in metadata:
+            try:
+                sources[name] = metadata.text(key)
+            except InputError as error:  # which stops chats alone
+                return ChatTemplate("", special_tokens, problem=error.message)
+    if not sources:
+        return None
+    return ChatTemplate(sources.pop("", sources.get(TOOL_USE, "")), special_tokens, sources)
 
 
 def _byte_level(keys: Metadata, kind: _Kind, tokens: list[str]) -> Backend:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
+from typing import Any
 
 import tokenizers
 
-from partita.checkpoints.chat_template import ChatTemplate, Message
+from partita.checkpoints.chat_template import ChatTemplate
+from partita.checkpoints.end_tokens import find_ends
+from partita.checkpoints.messages import Message
 from partita.errors import InputError
 
 
@@ -48,15 +52,38 @@ class Tokenizer:
     special: Set[int]
     """Ids of control tokens, recognised in text by their own spelling and hidden by `decode`."""
     bos_id: int | None = None
-    eos_ids: Set[int] = frozenset()
-    """Ids after any of which generation ends."""
+    named_ends: Mapping[int, str] = field(default_factory=dict)
+    """Ids of tokens that the files name as ends of a text, each with where."""
     add_bos: bool = False
     """Whether `encode` begins with the bos token, unless the text already does."""
     chat_template: ChatTemplate | None = None
     spelling: Spelling = Spelling.BYTES
 
+    @cached_property
+    def ends(self) -> Mapping[int, Sequence[str]]:
+        """Ids after any of which generation ends, each with the reasons why; see `end_tokens`.
+
+        Found when first asked for, as the chat template is tried for it."""
+        whole = control = {self.tokens[i]: i for i in self.special}
+        if self.chat_template is not None:
+            added = self.backend.get_added_tokens_decoder()
+            whole = {token.content: i for i, token in added.items()} | control
+        return find_ends(self.named_ends, control, whole, self.chat_template)
+
+    @property
+    def eos_ids(self) -> Set[int]:
+        """Ids after any of which generation ends."""
+        return frozenset(self.ends)
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text; InputError (field "prompt") for text that is not valid Unicode."""
+        ids = self._split(text)
+        if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            return [self.bos_id, *ids]
+        return ids
+
+    def _split(self, text: str) -> list[int]:
+        """The ids of a text as it is."""
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -64,10 +91,7 @@ class Tokenizer:
             raise InputError(
                 "prompt", shown, "is not valid Unicode; give text without lone surrogates"
             ) from None
-        ids = self.backend.encode(text, add_special_tokens=False).ids
-        if self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
-            return [self.bos_id, *ids]
-        return ids
+        return self.backend.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int], show_special: bool = False) -> str:
         """The text of some ids; bytes that are no UTF-8 become U+FFFD. Inverse of `encode`."""
@@ -80,11 +104,37 @@ class Tokenizer:
         but for the space that it may take away from the start."""
         return TextStream(self, show_special)
 
-    def chat(self, messages: Sequence[Message]) -> str:
-        """The prompt text of a chat, up to where the answer begins; InputError without a chat template."""
+    def chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text of a chat, up to where the answer begins, as the checkpoint's template has it.
+
+        tools: JSON schemas of functions that may be called. documents: texts that may be quoted. variables:
+        others that the template reads, such as `enable_thinking`. Raises InputError as `ChatTemplate.render`
+        does, and without a chat template (field "messages").
+        """
         if self.chat_template is None:
             raise InputError("messages", None, "the model has no chat template; give a plain prompt")
-        return self.chat_template.render(messages)
+        return self.chat_template.render(messages, tools, documents, variables)
+
+    def chat_ids(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """The ids of `chat`, with a bos token only where the template writes one.
+
+        >>> engine = partita.Engine.load("smollm2-135m")  # doctest: +SKIP
+        >>> ids = engine.tokenizer.chat_ids([{"role": "user", "content": "Hi"}])  # doctest: +SKIP
+        >>> print(*engine.stream(ids, max_tokens=32), sep="")  # doctest: +SKIP
+        """
+        return self._split(self.chat(messages, tools, documents, variables))
 
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes a token stands for, perhaps only part of a character.

@@ -91,7 +91,7 @@ def read_model(text: str) -> Model:
         from partita.checkpoints.open import fetch, is_repo_id
 
         if is_repo_id(text):
-            model = resolve_model(str(fetch(text, weights=False)), readers)
+            model = resolve_model(str(fetch(text, "config")), readers)
             return model.model_copy(update={"name": text})
     return resolve_model(text, readers)
 

@@ -58,10 +58,30 @@ def test_what_a_template_refuses_or_may_not_do_is_one_line(source: str):
         ChatTemplate(source, {}).render(HI)
 
 
-@pytest.mark.parametrize("message", [{"role": "user"}, {"role": "user", "content": None}, "hi"])
-def test_messages_need_role_and_content(message: Any):
-    with pytest.raises(InputError, match="needs a text `role` and a text `content`"):
-        ChatTemplate("x", {}).render([message])
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ("hi", "is an object"),
+        ({"content": "hi"}, "text `role`"),
+        ({"role": 5, "content": "hi"}, "text `role`"),
+        ({"role": "user"}, "needs `content`"),
+        ({"role": "user", "content": None}, "needs `content`"),
+        ({"role": "assistant", "content": None, "tool_calls": []}, "needs `content`"),
+        ({"role": "user", "content": 5}, "a text or a list of parts"),
+        ({"role": "user", "content": [5]}, "parts of its `content` must be objects"),
+        ({"role": "user", "content": [{"type": "text"}]}, "needs a text `text`"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "'image_url' is not read"),
+    ],
+)
+def test_a_message_that_no_template_could_take_is_named(message: Any, problem: str):
+    with pytest.raises(InputError, match=rf"^messages\[1\]: [^\n]*{problem}[^\n]*$"):
+        ChatTemplate("x", {}).render([*HI, message])
+
+
+@pytest.mark.parametrize("messages", [[], "hi", {"role": "user", "content": "hi"}, None])
+def test_a_chat_is_a_list_of_messages(messages: Any):
+    with pytest.raises(InputError, match=r"^messages: "):
+        ChatTemplate("x", {}).render(messages)
 
 
 def test_a_model_without_template_says_so(write_gguf: WriteGGUF):

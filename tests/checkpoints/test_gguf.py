@@ -87,7 +87,6 @@ def test_absent_keys_take_the_formats_defaults(write_gguf: WriteGGUF):
         ("tokenizer.ggml.tokens", ["a", "a"]),
         ("tokenizer.ggml.tokens", [chr(300 + i) for i in range(13)]),
         ("tokenizer.ggml.eos_token_id", 12),
-        ("tokenizer.chat_template", "{% if %}"),
     ],
 )
 def test_what_is_not_run_is_refused_by_name(write_gguf: WriteGGUF, key: str, value: Any):

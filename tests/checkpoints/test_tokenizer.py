@@ -38,7 +38,7 @@ def test_text_equals_that_of_transformers(tokenizer: Tokenizer, oracle: dict[str
 
 
 def test_smollm2_special_tokens(tokenizer: Tokenizer):
-    assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.add_bos) == (1, {2}, False)
+    assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.add_bos) == (1, {0, 2}, False)
     assert tokenizer.encode("<|im_start|>user\nhi<|im_end|>") == [1, 4093, 198, 6004, 2]
     assert tokenizer.decode([1, 6004, 2]) == "hi"
     assert tokenizer.decode([1, 6004, 2], show_special=True) == "<|im_start|>hi<|im_end|>"

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 from tests.cli.conftest import Partita
@@ -178,14 +177,12 @@ def test_a_trace_says_the_lengths_itself(partita: Partita, tmp_path: Path):
     assert (error["field"], error["value"]) == ("output", "3")
 
 
-def test_a_trace_of_ten_thousand_requests_is_planned_at_once(partita: Partita, tmp_path: Path):
+def test_a_trace_of_ten_thousand_requests_is_planned_by_its_means_and_its_longest(partita: Partita, tmp_path: Path):
     """Prompts of 1 to 4,000 tokens and outputs of 1 to 100: their means and longest are the workload's."""
     requests = [(1 + 7 * i % 4000, 1 + 3 * i % 100) for i in range(10_000)]
     file = tmp_path / "trace.csv"
     file.write_text("prompt,output\n" + "".join(f"{p},{o}\n" for p, o in requests), encoding="utf-8")
-    start = perf_counter()
     found = partita("plan", *SMALL, "--trace", file, "--rate", "1/s", "--json").json
-    assert perf_counter() - start < 10  # a second, on an idle machine
     workload = found["setting"]["workload"]
     assert workload["prompt"] == round(sum(p for p, _ in requests) / 10_000)
     assert workload["output"] == round(sum(o for _, o in requests) / 10_000)

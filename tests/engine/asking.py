@@ -31,7 +31,7 @@ _TEXTS = ["<eos>", *"abcdef", "ab", "ba", "abc", "ccc", "\u0120", "\u010a", "\u0
 def tokenizer() -> Tokenizer:
     none: Any = None
     texts = _TEXTS + [f"{chr(97 + i % 26)}{i}" for i in range(MODEL.vocabulary - len(_TEXTS))]
-    return Tokenizer(none, texts, special=frozenset({EOS}), eos_ids=frozenset({EOS}))
+    return Tokenizer(none, texts, special=frozenset({EOS}), named_ends={EOS: "the test's"})
 
 
 def engine(layout: str = "ws1d/heads", mesh: Mesh | None = None, **options: Any) -> Engine:

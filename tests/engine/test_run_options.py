@@ -34,8 +34,8 @@ CASES = [
     ((2, 2, 2), "wg-xyz/heads"),
     ((2, 2, 2), "x=e,y=e,z=f/heads"),
     ((1, 2, 4), "wg-x/batch"),
-    ((8, 1, 1), "ws1d/heads"),
     ((8, 1, 1), "ws2d/heads"),
+    ((8, 1, 1), "ws1d/heads"),
 ]
 OPTIONS = {
     "none": RunOptions(),

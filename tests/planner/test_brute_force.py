@@ -182,7 +182,7 @@ def test_the_search_finds_what_pricing_every_combination_finds(seed: int):
     the_search_finds_the_best(a_case(seed))
 
 
-@pytest.mark.parametrize("seed", some(4, range(30)))
+@pytest.mark.parametrize("seed", some(4, [*range(1, 30), 0]))  # of 0 there are thousands of pairs
 def test_by_the_estimate_too(seed: int):
     the_search_finds_the_best(with_profile(a_case(seed), seed))
 

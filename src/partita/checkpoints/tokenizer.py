@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import tokenizers
 
-from partita.checkpoints.chat_template import ChatTemplate, Message
+from partita.checkpoints.chat_template import ChatTemplate
+from partita.checkpoints.end_tokens import find_ends
+from partita.checkpoints.messages import Message
 from partita.checkpoints.text_stream import DecoderSteps, TextStream, decoder_of, steps_of
 from partita.checkpoints.tokenizer_library import Failure, attempt, attempt_in_time, decode
 from partita.errors import InputError
@@ -41,8 +44,8 @@ class Tokenizer:
     special: Set[int]
     """Ids of control tokens, recognised in text by their own spelling and hidden by `decode`."""
     bos_id: int | None = None
-    eos_ids: Set[int] = frozenset()
-    """Ids after any of which generation ends."""
+    named_ends: Mapping[int, str] = field(default_factory=dict)
+    """Ids of tokens that the files name as ends of a text, each with where."""
     add_bos: bool = False
     """Whether `encode` begins with the bos token, unless the text already does."""
     chat_template: ChatTemplate | None = None
@@ -50,6 +53,22 @@ class Tokenizer:
     """What `encode` puts before a text, and after each control token in it."""
     watched: bool = False
     """Whether the patterns that split a text are of a kind that may take long."""
+
+    @cached_property
+    def ends(self) -> Mapping[int, Sequence[str]]:
+        """Ids after any of which generation ends, each with the reasons why; see `end_tokens`.
+
+        Found when first asked for, as the chat template is tried for it."""
+        whole = control = {self.tokens[i]: i for i in self.special}
+        if self.chat_template is not None:
+            added = self.backend.get_added_tokens_decoder()
+            whole = {token.content: i for i, token in added.items()} | control
+        return find_ends(self.named_ends, control, whole, self.chat_template)
+
+    @property
+    def eos_ids(self) -> Set[int]:
+        """Ids after any of which generation ends."""
+        return frozenset(self.ends)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text.
@@ -127,8 +146,34 @@ class Tokenizer:
         if not 0 <= token < len(self.tokens):
             raise InputError("token", token, f"must be from 0 to {len(self.tokens) - 1}")
 
-    def chat(self, messages: Sequence[Message]) -> str:
-        """The prompt text of a chat, up to where the answer begins; InputError without a chat template."""
+    def chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text of a chat, up to where the answer begins, as the checkpoint's template has it.
+
+        tools: JSON schemas of functions that may be called. documents: texts that may be quoted. variables:
+        others that the template reads, such as `enable_thinking`. Raises InputError as `ChatTemplate.render`
+        does, and without a chat template (field "messages").
+        """
         if self.chat_template is None:
             raise InputError("messages", None, "the model has no chat template; give a plain prompt")
-        return self.chat_template.render(messages)
+        return self.chat_template.render(messages, tools, documents, variables)
+
+    def chat_ids(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """The ids of `chat`, with a bos token only where the template writes one.
+
+        >>> engine = partita.Engine.load("smollm2-135m")  # doctest: +SKIP
+        >>> ids = engine.tokenizer.chat_ids([{"role": "user", "content": "Hi"}])  # doctest: +SKIP
+        >>> print(*engine.stream(ids, max_tokens=32), sep="")  # doctest: +SKIP
+        """
+        return self._split(self.chat(messages, tools, documents, variables))

@@ -1,7 +1,8 @@
 """A tokenizer from and to the files of a folder in Hugging Face form.
 
-`tokenizer.json` splits text, `tokenizer_config.json` names the special tokens and may hold the chat template
-(or `chat_template.jinja` does), `generation_config.json` or `config.json` says which tokens end a text.
+`tokenizer.json` splits text, `tokenizer_config.json` names the special tokens and may hold chat templates (or
+`chat_template.jinja` and `additional_chat_templates/*.jinja` do), `generation_config.json` or `config.json`
+says which tokens end a text.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
-from partita.checkpoints.chat_template import ChatTemplate
+from partita.checkpoints.chat_template import TOOL_USE, ChatTemplate
 from partita.checkpoints.tokenizer import Tokenizer, Tokens
 from partita.checkpoints.tokenizer_json import added_tokens, beyond, check_settings, read_settings
 from partita.checkpoints.tokenizer_library import Failure, attempt_quietly
@@ -22,6 +23,7 @@ from partita.errors import InputError
 from partita.specs.hugging_face.config import load
 
 _TOKENIZER, _SETTINGS, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+_MORE_TEMPLATES = "additional_chat_templates"
 _GENERATION, _CONFIG, _SPECIAL = "generation_config.json", "config.json", "special_tokens_map.json"
 _PREFIX = "partita_text_prefix"  # in settings that are written here
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -35,27 +37,29 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
     path = folder / _TOKENIZER
     if not path.is_file():
         return None
+    settings = {**_optional(folder / _SPECIAL), **_optional(folder / _SETTINGS)}
+    named = {name: text for name in _NAMED if (text := _content(settings.get(name))) is not None}
+    template = _template(folder, settings, named)
+    if template is not None:
+        template.prepare()
     text, asked = read_settings(path)
     known = check_settings(asked, vocabulary, path)
     try:
         backend = attempt_quietly(lambda: Backend.from_str(text))
     except Failure as failure:
         raise InputError("model", str(path), f"is not a tokenizer that can be read: {failure}") from None
-    del text
     backend.no_truncation()  # some files keep how their model was trained
     backend.no_padding()
     _check_ids(backend, asked, vocabulary, path)
-    settings = {**_optional(folder / _SPECIAL), **_optional(folder / _SETTINGS)}
-    named = {name: text for name in _NAMED if (text := _content(settings.get(name))) is not None}
     bos = _id(backend, named.get("bos_token"))
     return Tokenizer(
         backend=backend,
         tokens=Tokens(backend, vocabulary),
         special=frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special),
         bos_id=bos,
-        eos_ids=end_tokens(folder, _id(backend, named.get("eos_token"))),
+        named_ends=named_ends(folder, _id(backend, named.get("eos_token"))),
         add_bos=_adds_bos(backend, bos, path),
-        chat_template=_template(folder, settings, named),
+        chat_template=template,
         prefix=_prefix(settings),
         watched=not known,
     )
@@ -73,7 +77,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     settings: dict[str, object] = {_PREFIX: tokenizer.prefix} if tokenizer.prefix else {}
     if tokenizer.chat_template is not None:
         settings |= tokenizer.chat_template.special_tokens
-        settings["chat_template"] = tokenizer.chat_template.source
+        settings["chat_template"] = _as_setting(tokenizer.chat_template)
     if bos is not None:
         settings["bos_token"] = bos
     (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
@@ -81,7 +85,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def write_end_tokens(ends: Set[int], folder: Path, bos: int | None = None) -> None:
-    """Writes the tokens that end a text, and the one that begins it, where `end_tokens` finds them."""
+    """Writes the tokens that end a text, and the one that begins it, where `named_ends` finds them."""
     generation = {"bos_token_id": bos, "eos_token_id": sorted(ends)}
     (folder / _GENERATION).write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
 
@@ -103,10 +107,8 @@ def _id(backend: Backend, token: str | None) -> int | None:
 def _check_ids(backend: Backend, asked: Mapping[str, Any], vocabulary: int, path: Path) -> None:
     """Added tokens may be a few more than the model has (some are for other models of its family); the rest
     must be the model's, and each where the file says."""
-    most, added = (
-        max(backend.get_vocab(with_added_tokens=False).values(), default=0),
-        added_tokens(asked, path),
-    )
+    added = added_tokens(asked, path)
+    most = max(backend.get_vocab(with_added_tokens=False).values(), default=0)
     if most >= vocabulary + len(added):
         raise beyond(most, vocabulary, path)
     for text, number in added.items():
@@ -122,20 +124,28 @@ def _prefix(settings: Mapping[str, object]) -> str:
     return str(prefix)
 
 
-def end_tokens(folder: Path, named: int | None = None) -> frozenset[int]:
-    """The tokens that end a text, from the first file that says so, as transformers looks for them; else the
-    one that a tokenizer has named. Raises InputError (field "eos_token_id") for what is no token id."""
+def named_ends(folder: Path, named: int | None = None) -> dict[int, str]:
+    """The tokens that end a text, each with the file that says so: those of the first of the files in which
+    transformers looks for them, and the one that a tokenizer has `named`.
+
+    Raises InputError (field "eos_token_id") for what is no token id.
+    """
+    ends = {} if named is None else {named: f"{_SETTINGS}, eos_token"}
     config = _optional(folder / _CONFIG)
     inner = config.get("text_config")
-    for place in (_optional(folder / _GENERATION), config, inner if isinstance(inner, Mapping) else {}):
+    for file, place in (
+        (_GENERATION, _optional(folder / _GENERATION)),
+        (_CONFIG, config),
+        (_CONFIG, inner if isinstance(inner, Mapping) else {}),
+    ):
         found = place.get("eos_token_id")
         if found is not None:
             given = found if isinstance(found, list) else [found]
             ids = [i for i in given if type(i) is int and i >= 0]
             if len(ids) < len(given):
                 raise InputError("eos_token_id", repr(found)[:60], "must be a token id or a list of them")
-            return frozenset(ids)
-    return frozenset() if named is None else frozenset([named])
+            return ends | dict.fromkeys(ids, f"{file}, eos_token_id")
+    return ends
 
 
 def _adds_bos(backend: Backend, bos: int | None, path: Path) -> bool:
@@ -161,14 +171,31 @@ def _adds_bos(backend: Backend, bos: int | None, path: Path) -> bool:
 def _template(
     folder: Path, settings: Mapping[str, object], special_tokens: Mapping[str, str]
 ) -> ChatTemplate | None:
-    path = folder / _TEMPLATE
-    if path.is_file():
-        try:
-            return ChatTemplate(path.read_text(encoding="utf-8"), special_tokens)
-        except UnicodeDecodeError:
-            raise InputError("model", str(path), "is not a text file in UTF-8") from None
-    source = settings.get("chat_template")
-    if isinstance(source, list):  # several, each with a name
-        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, Mapping)}
-        source = named.get("default")
-    return ChatTemplate(source, special_tokens) if isinstance(source, str) else None
+    """The folder's templates: those in files of their own, else those of the settings."""
+    paths = {"default": folder / _TEMPLATE, TOOL_USE: folder / _MORE_TEMPLATES / f"{TOOL_USE}.jinja"}
+    sources: dict[str, object] = {}
+    for name, path in paths.items():
+        if path.is_file():
+            try:
+                sources[name] = path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:  # stops chats alone
+                return ChatTemplate("", special_tokens, problem=f"{path} is not a text file in UTF-8")
+    if not sources:
+        given = settings.get("chat_template")
+        entries = given if isinstance(given, list) else [{"name": "default", "template": given}]
+        sources = {str(e.get("name")): e.get("template") for e in entries if isinstance(e, Mapping)}
+    texts = {name: source for name, source in sources.items() if isinstance(source, str)}
+    if not texts.keys() & {"default", TOOL_USE}:
+        return None
+    tools = {TOOL_USE: texts[TOOL_USE]} if TOOL_USE in texts else {}
+    return ChatTemplate(texts.get("default", texts.get(TOOL_USE, "")), special_tokens, tools)
+
+
+def _as_setting(template: ChatTemplate) -> object:
+    """A template, or several, as `chat_template` of the settings; nothing of one that cannot be used."""
+    if template.problem is not None:
+        return None
+    if not template.named:
+        return template.source
+    every = {"default": template.source, **template.named}
+    return [{"name": name, "template": source} for name, source in every.items()]

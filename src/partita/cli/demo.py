@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from partita.advice.advice import Advice
-from partita.cli import generate
 from partita.cli import options as o
+from partita.cli.generate import load_engine
 from partita.cli.generated import stream
 from partita.cli.output import progress_console, show, show_json
+from partita.cli.prompts import prompt_of
 from partita.cli.verify import as_json, table
 from partita.engine.load import EngineRequest, Placement
 from partita.planner.plan import Plan, make_plan
@@ -45,8 +46,8 @@ def command(
     from partita.checkpoints.open import open_checkpoint
 
     checkpoint = open_checkpoint("smollm2-135m")
-    ids, shown = generate.prompt_of(checkpoint, prompt, None, chat=False)
-    engine = generate.load_engine(checkpoint, run, EngineRequest(dtype="f32"), ids, max_tokens)
+    ids, shown = prompt_of(checkpoint, prompt, None, None)
+    engine = load_engine(checkpoint, run, EngineRequest(dtype="f32"), ids, max_tokens)
     (answer,), seconds = stream(engine, ids, Sampling(max_tokens=max_tokens), shown, quiet=json)
     if not json:
         rate = (len(answer.tokens) - 1) / seconds["decode"]

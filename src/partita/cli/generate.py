@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from partita.cli import options as o
+from partita.cli import prompts as p
 from partita.cli import sampling_options as s
 from partita.cli.generated import stream
 from partita.cli.output import progress_bar, show_json, show_note
 from partita.engine.load import EngineRequest, Placement
-from partita.errors import InputError
 from partita.program.options import RunOptions, overlap_of
 from partita.specs.sampling import Sampling
 
@@ -36,30 +36,14 @@ def load_engine(
         return Engine.on(checkpoint, placement, request, lambda done, of: tell("placing weights", done, of))
 
 
-def prompt_of(
-    checkpoint: Checkpoint, prompt: str | None, prompt_ids: str | None, chat: bool
-) -> tuple[list[int], str]:
-    """The prompt's tokens, and the text that is shown before the answer (none for a chat)."""
-    if (prompt is None) == (prompt_ids is None):
-        raise InputError("prompt", None, "give either --prompt TEXT or --prompt-ids 1,2,3")
-    if prompt_ids is not None and chat:
-        raise InputError("chat", None, "applies to --prompt TEXT; token ids are used as they are")
-    if prompt_ids is not None:
-        return s.token_ids("prompt-ids", prompt_ids), ""
-    if checkpoint.tokenizer is None:
-        raise InputError("prompt", prompt, "this file has no tokenizer; give --prompt-ids 1,2,3")
-    assert prompt is not None
-    if chat:
-        text = checkpoint.tokenizer.chat([{"role": "user", "content": prompt}])
-        return checkpoint.tokenizer.encode(text), ""
-    return checkpoint.tokenizer.encode(prompt), prompt
-
-
 def command(
     model: o.ModelName,
-    prompt: Annotated[str | None, typer.Option("--prompt", help="Text to continue.")] = None,
-    prompt_ids: Annotated[str | None, typer.Option("--prompt-ids", help="Token ids: 1,2,3.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt in the chat template.")] = False,
+    prompt: p.Prompt = None,
+    prompt_ids: p.PromptIds = None,
+    chat: p.AsChat = False,
+    system: p.System = None,
+    messages: p.Messages = None,
+    chat_template_kwargs: p.TemplateKwargs = None,
     max_tokens: s.MaxTokens = 64,
     temperature: s.Temperature = 0.0,
     top_k: s.TopK = 0,
@@ -125,11 +109,12 @@ def command(
         show_note(f"at temperature 0 the likeliest token is always taken; without effect: {', '.join(given)}")
     if sampling.seed is None:  # said in what is printed, so that it can be had again
         sampling = sampling.model_copy(update={"seed": secrets.randbits(63)})
+    asked = p.read_chat(prompt, chat, system, messages, chat_template_kwargs)
     run = o.read_placement(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention)
     from partita.checkpoints.open import open_checkpoint
 
     checkpoint = open_checkpoint(model)
-    ids, shown = prompt_of(checkpoint, prompt, prompt_ids, chat)
+    ids, shown = p.prompt_of(checkpoint, prompt, prompt_ids, asked)
     s.check_tokens(sampling, checkpoint.model.vocabulary)
     planned = run.plan and run.plan.setting.model.name
     if planned is not None and planned != checkpoint.model.name:

@@ -42,11 +42,11 @@ class Clocking:
 
 def clocked(asked: Clocking, *, json: bool) -> None:
     """Times the steps and prints the comparison."""
-    predictions = _predictions(asked)
-    setting = predictions[0].setting
+    setting, run = _setting(asked)
     from partita.engine.devices import devices_for
 
     devices = devices_for(setting.mesh.chips, asked.devices)
+    predictions = _predictions(asked, setting, run)
     from partita.measure.clock import clock
 
     with progress_bar() as progress:
@@ -71,8 +71,9 @@ def _speed(phases: tuple[PhaseClock, ...]) -> str:
     return f" The probe ran {change} than at calibration; no time here is corrected for that."
 
 
-def _predictions(asked: Clocking) -> list[Prediction]:
-    """Both phases, priced on the cluster of --on. Raises InputError for wrong flags."""
+def _setting(asked: Clocking) -> tuple[Setting, Placement | None]:
+    """What runs on the cluster of --on, and the one layout of each phase, if flags name it. Raises InputError
+    for wrong flags."""
     if asked.on is None:
         raise InputError("on", None, "--clock needs the cluster that partita calibrate --save wrote")
     if not 1 <= asked.seconds <= 3600:
@@ -85,7 +86,7 @@ def _predictions(asked: Clocking) -> list[Prediction]:
     if asked.dtype not in cluster.chip.peak_flops:
         known = ", ".join(name for name in ("f32", "bf16") if name in cluster.chip.peak_flops)
         raise InputError("dtype", asked.dtype, f"{cluster.name} has no peak for it; accepted here: {known}")
-    from partita.planner.layouts_to_time import layouts_to_time, mesh_of
+    from partita.planner.layouts_to_time import mesh_of
     from partita.sharding.mesh import parse_mesh
 
     mesh = mesh_of(cluster.shape) if asked.mesh is None else parse_mesh(asked.mesh)
@@ -99,6 +100,13 @@ def _predictions(asked: Clocking) -> list[Prediction]:
 
     check_model(model)
     _ = setting.peaks  # refuses a mesh that is not the cluster's
+    return setting, run
+
+
+def _predictions(asked: Clocking, setting: Setting, run: Placement | None) -> list[Prediction]:
+    """Both phases, priced. Raises InputError where no layout fits, or the named one does not."""
+    from partita.planner.layouts_to_time import layouts_to_time
+
     if run is None:
         found = [
             *layouts_to_time(setting, "prefill", asked.layouts),
@@ -109,9 +117,9 @@ def _predictions(asked: Clocking) -> list[Prediction]:
         short = next((each for each in found if not each.fits), None)
         if short is not None:
             layout = f"{short.phase}'s layout {short.layout.roles}"
-            raise InputError("model", asked.model, f"does not fit {cluster.name} in {layout}")
+            raise InputError("model", asked.model, f"does not fit {setting.cluster.name} in {layout}")
     if not found:
-        raise InputError("model", asked.model, f"no layout of it on mesh {mesh} fits {asked.on}")
+        raise InputError("model", asked.model, f"no layout of it on mesh {setting.mesh} fits {asked.on}")
     return found
 
 

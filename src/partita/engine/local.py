@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,11 @@ import jax
 from partita.sharding.spec import Sharding
 
 
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["value", "scale", "times", "plus"],
+    meta_fields=["sharding", "settles"],
+)
 @dataclass(frozen=True)
 class Local:
     """One device's part of a tensor."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -249,10 +250,19 @@ class JaxOps(AttentionOps, Draws):
         weights: Sequence[Mapping[str, Local]],
         cache: Sequence[Any] | None,
     ) -> tuple[Local, Any]:
-        """One after the other, each on arrays of its own: slices of stacked ones would be copied."""
+        """One after the other, each on arrays of its own: slices of stacked ones would be copied.
+
+        Layers whose arrays have the same shapes and shardings are traced and lowered once.
+        """
+
+        @partial(jax.jit, static_argnums=3)
+        def layer(x: Local, weights: Mapping[str, Local], cache: Any, local: bool) -> tuple[Local, Any]:
+            self.waves = {}  # those of another layer belong to its trace
+            return body(x, weights, cache, local)
+
         kept = []
-        for i, layer in enumerate(weights):
-            x, new = body(x, layer, None if cache is None else cache[i], self.model.is_local(i))
+        for i, own in enumerate(weights):
+            x, new = layer(x, own, None if cache is None else cache[i], self.model.is_local(i))
             kept.append(new)
         return x, kept
 

@@ -1,6 +1,7 @@
 """Machines that are not here, and times of them that a known profile makes, with noise."""
 
 import math
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,9 +10,9 @@ import numpy as np
 from partita.cost.links import mesh_links
 from partita.cost.phase_estimate import estimated_seconds
 from partita.cost.roofline import peaks
-from partita.measure.calibrate import collectives, layers, matmul, memory
-from partita.measure.calibrate.machine import Machine
-from partita.measure.calibrate.run import Key
+from partita.measure.calibrate import collectives, layers, matmul, memory, run
+from partita.measure.calibrate.machine import Machine, machine
+from partita.measure.calibrate.run import Calibration, Key
 from partita.measure.stopwatch import Timed, Timings
 from partita.sharding.mesh import Mesh
 from partita.specs import Constant, Profile
@@ -113,6 +114,21 @@ def timings(machine: Machine, seed: int, noise: float = 0.03) -> Timings[Key]:
         took = seconds(key, on, profile) * math.exp(random.normal(0, noise))
         found[key] = Timed(seconds=took, wall_seconds=took, visits=3)
     return Timings(found, 1e-3)
+
+
+MACHINES = {
+    "8 CPU devices": machine([device("cpu", i) for i in range(8)]),
+    "a GPU": machine(gpus(1, 1)),
+    "2 x 4 GPUs": machine(gpus(2, 4)),
+    "4 TPUs": machine([device("tpu", i, 0, (i // 2, i % 2, 0)) for i in range(4)]),
+}
+
+
+@cache
+def calibration(name: str, seed: int) -> tuple[Timings[Key], Calibration]:
+    """Measurements of one of the machines, and what is fitted to them."""
+    timed = timings(MACHINES[name], seed)
+    return timed, run.fitted(MACHINES[name], timed, "here")
 
 
 def bound_seconds(key: Key, on: Cluster) -> float:

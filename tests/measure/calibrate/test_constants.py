@@ -11,7 +11,6 @@ from partita.cost.phase_estimate import estimated_seconds
 from partita.cost.prediction import predict
 from partita.cost.setting import Setting
 from partita.measure.calibrate import collectives, constants, layers, run
-from partita.measure.calibrate.machine import machine
 from partita.measure.fit import Measurement
 from partita.sharding.roles import parse_layout
 from partita.specs.formats import Formats
@@ -19,17 +18,12 @@ from partita.specs.profile import Phase
 from partita.specs.resolve import resolve_model
 from partita.specs.workload import Workload
 
-EIGHT = machine([made.device("cpu", i) for i in range(8)])
-MACHINES = {
-    "8 CPU devices": EIGHT,
-    "a GPU": machine(made.gpus(1, 1)),
-    "2 x 4 GPUs": machine(made.gpus(2, 4)),
-}
+EIGHT = made.MACHINES["8 CPU devices"]
 
 
-@pytest.fixture(scope="module", params=MACHINES)
+@pytest.fixture(scope="module", params=["8 CPU devices", "a GPU", "2 x 4 GPUs"])
 def found_on(request):
-    here = MACHINES[request.param]
+    here = made.MACHINES[request.param]
     on, timed = made.cluster(here), made.timings(here, 1).runs
     points = [run.as_point(key, t.seconds, on) for key, t in timed.items() if run.tells(key, here)]
     return here, constants.fitted(points, constants.template(here), constants.starts(here))
@@ -102,6 +96,7 @@ def test_a_constant_whose_interval_is_all_that_is_plausible_is_not_told():
     assert found.profile.constants["memory_share"].value == 1.0
 
 
+@pytest.mark.xdist_group("a fit of calibration")
 @pytest.mark.parametrize("seeds", [(1,), full([(1, 2)])], ids=str)
 def test_unseen_layouts_are_estimated_and_two_runs_agree(seeds: tuple[int, ...]):
     on, true = made.cluster(EIGHT), made.truth(EIGHT)
@@ -118,7 +113,7 @@ def test_unseen_layouts_are_estimated_and_two_runs_agree(seeds: tuple[int, ...])
     truth = np.array([estimated_seconds(work, true) for work in works])
     found = []
     for seed in seeds:
-        calibrated = run.fitted(EIGHT, made.timings(EIGHT, seed), "here").cluster
+        calibrated = made.calibration("8 CPU devices", seed)[1].cluster
         assert calibrated.profile is not None
         moved = [replace(work, setting=replace(work.setting, cluster=calibrated)) for work in works]
         found.append([estimated_seconds(work, calibrated.profile) for work in moved])

@@ -4,23 +4,16 @@ import pytest
 from tests.measure.calibrate import made
 from tests.sizes import full
 
-from partita.measure.calibrate import layers, run
-from partita.measure.calibrate.machine import machine
+from partita.measure.calibrate import layers
 from partita.specs.cluster import parse_cluster
 from partita.specs.toml import cluster_toml
-
-CPUS = machine([made.device("cpu", i) for i in range(8)])
-ALONE = machine(made.gpus(1, 1))
-TORUS = machine([made.device("tpu", i, 0, (i // 2, i % 2, 0)) for i in range(4)])
-
 
 pytestmark = pytest.mark.xdist_group("a fit of calibration")  # a fit is made once
 
 
-@pytest.fixture(scope="module", params=[CPUS, ALONE, full(TORUS)], ids=["cpus", "gpu", "tpus"])
+@pytest.fixture(scope="module", params=["8 CPU devices", "a GPU", full("4 TPUs")])
 def found(request):
-    timings = made.timings(request.param, 3)
-    return request.param, timings, run.fitted(request.param, timings, "here")
+    return made.MACHINES[request.param], *made.calibration(request.param, 1)
 
 
 def test_the_bound_is_below_every_time(found):

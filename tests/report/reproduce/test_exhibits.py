@@ -19,6 +19,8 @@ from partita.report.reproduce.pricing import Run, on_torus, run
 from partita.report.reproduce.published import published
 from partita.report.reproduce.show import as_text, cell, picture
 
+pytestmark = pytest.mark.xdist_group("exhibits")  # they are built once
+
 
 @pytest.fixture(scope="module")
 def exhibits() -> dict[str, Exhibit]:

@@ -138,9 +138,13 @@ class TemplateRenderer:
     def forget(self) -> None:
         """Leaves the process to the one that started it, of which this one is a fork."""
         self._lock = threading.Lock()
-        if self._process is not None:
-            self._process.returncode = 0  # not ours to wait for
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.returncode = 0  # not ours to wait for
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                with suppress(OSError):
+                    pipe.close()
 
 
 RENDERER = TemplateRenderer()

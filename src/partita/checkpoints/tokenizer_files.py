@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Set
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
     text, asked = read_settings(path)
     known = check_settings(asked, vocabulary, path)
     try:
-        backend = attempt_quietly(lambda: Backend.from_str(text))
+        backend = attempt_quietly(partial(Backend.from_str, text))
     except Failure as failure:
         raise InputError("model", str(path), f"is not a tokenizer that can be read: {failure}") from None
     backend.no_truncation()  # some files keep how their model was trained

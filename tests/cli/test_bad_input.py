@@ -122,7 +122,7 @@ CASES: list[tuple[tuple[object, ...], str, object, str]] = [
     (("verify", "smollm2"), "mesh", None, "--mesh or --plan is needed"),
     (("verify", "smollm2", "--mesh", "x=2", "--batch", 0), "batch", 0, "a whole number of at least 1"),
     (("verify", "smollm2", "--mesh", "x=2", "--dtype", "int8"), "dtype", "int8", "f32, bf16"),
-    (("verify", "smollm2", "--mesh", "x=16"), "mesh", "16 chips", "must be the device count, 8"),
+    (("verify", "smollm2", "--mesh", "x=16"), "mesh", "16 chips", "up to 8 are accepted"),
     (("verify", "smollm2", "--mesh", "x=2", "--devices", 4), "mesh", "2 chips", "the device count, 4"),
 ]
 

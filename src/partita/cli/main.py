@@ -29,7 +29,7 @@ from partita.cli import (
     verify,
 )
 from partita.cli.usage import usage_error
-from partita.errors import InputError
+from partita.errors import InputError, NotFiniteError
 
 app = typer.Typer(
     name="partita",
@@ -99,6 +99,9 @@ def _outcome(arguments: list[str]) -> int:
         return app(args=arguments, prog_name="partita", standalone_mode=False) or 0
     except InputError as error:
         return _refuse(error, arguments)
+    except NotFiniteError as error:
+        _refuse(error, arguments)
+        return 1
     except typer.Exit as stop:
         return stop.exit_code
     except typer.Abort:
@@ -131,7 +134,7 @@ def _too_large(error: Exception) -> InputError:
     return InputError("memory", size, message)
 
 
-def _refuse(error: InputError, arguments: list[str]) -> int:
+def _refuse(error: InputError | NotFiniteError, arguments: list[str]) -> int:
     field, message = _as_typed(" ".join(error.field.split()), arguments), " ".join(error.message.split())
     value = error.value if isinstance(error.value, str | int | None) else str(error.value)
     if isinstance(error.value, float) and math.isfinite(error.value):

@@ -6,9 +6,6 @@ beside its place, to be renamed when it is whole. `folder.py` reads it.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,7 +20,7 @@ from partita.checkpoints.protocol import Checkpoint, finite
 from partita.checkpoints.safetensors import SHARD_BYTES, TensorToWrite, write_tensors
 from partita.checkpoints.tokenizer_files import write_end_tokens, write_tokenizer
 from partita.errors import InputError
-from partita.files import check_place
+from partita.files import check_place, whole_folder
 from partita.specs.parameters import Parameter, all_parameters, scale_name
 
 _BLOCK = 1 << 20  # numbers of a parameter that are read at a time, where its rows are its channels
@@ -53,24 +50,13 @@ def write_int8(
     """
     check_out(out)
     tensors = _tensors(checkpoint, dtype, progress)
-    temporary = None
-    try:
-        temporary = Path(tempfile.mkdtemp(dir=out.resolve().parent, prefix=f".{out.name}."))
-        write_partita_json(temporary, checkpoint.model)
+    with whole_folder(out, "out") as folder:
+        write_partita_json(folder, checkpoint.model)
         if checkpoint.tokenizer is not None:
-            write_tokenizer(checkpoint.tokenizer, temporary)
+            write_tokenizer(checkpoint.tokenizer, folder)
         else:
-            write_end_tokens(checkpoint.eos_ids, temporary)
-        write_tensors(temporary, tensors, shard_bytes)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o777 & ~umask)
-        os.rename(temporary, out)
-    except OSError as error:
-        raise InputError("out", out, f"cannot be written: {error.strerror}") from None
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)  # gone where it has become `out`
+            write_end_tokens(checkpoint.eos_ids, folder)
+        write_tensors(folder, tensors, shard_bytes)
     return sum(tensor.bytes for tensor in tensors)
 
 

@@ -21,7 +21,7 @@ from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
 from partita.engine.not_finite import first_not_finite
 from partita.engine.parameters import place
-from partita.engine.requests import check_prompts, separate, whole_ids
+from partita.engine.requests import check_prompts, fitted, separate, whole_ids
 from partita.engine.slots import Prompts, Slots
 from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
@@ -286,6 +286,8 @@ class Engine:
         Raises InputError before anything is run for a prompt or setting that the model does not take, and
         NotFiniteError where a prompt's logits are infinite or no numbers.
         """
+        sized = zip(prompts, requests, strict=True)
+        requests = [fitted(self.model, len(ids), request) for ids, request in sized]
         read = partial(self.read, prompts, requests)
         return run(requests, read, self._ending, partial(self._not_finite, prompts))
 

@@ -47,7 +47,7 @@ def placement_on(mesh: str | Mesh, prefill: str, decode: str) -> Placement:
     """A mesh and two layouts, such as "wg-xyz/heads"; raises InputError for wrong ones."""
     shape = parse_mesh(mesh) if isinstance(mesh, str) else mesh
     of_type("mesh", shape, Mesh, "a text such as x=4,y=2, or a Mesh,")
-    for field, layout in (("prefill", prefill), ("decode", decode)):
+    for field, layout in (("decode", decode), ("prefill", prefill)):
         of_type(field, layout, str, "FFN/ATTENTION, such as wg-xyz/heads,")
     return Placement(shape, parse_layout(prefill, shape.axes), parse_layout(decode, shape.axes))
 

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,14 +118,16 @@ def test_weights_that_are_not_finite_are_refused_by_name(
     ],
     ids=str,
 )
-def test_arguments_of_another_type_are_refused_by_name(given: dict, accepted: str):
+def test_arguments_of_another_type_are_refused_by_name(given: dict[str, Any], accepted: str):
+    arguments: dict[str, Any] = {"model": "nothing-of-this-name"} | given
     with pytest.raises(InputError, match=accepted) as error:
-        Engine.load(**{"model": "nothing-of-this-name"} | given)
+        Engine.load(**arguments)
     assert error.value.field == next(iter(given))
 
 
 def test_whole_numbers_of_numpy_are_taken():
-    assert EngineRequest(chunk=np.int64(3), devices=np.uint8(2)) == EngineRequest(chunk=3, devices=2)
+    given: dict[str, Any] = {"chunk": np.int64(3), "devices": np.uint8(2)}
+    assert EngineRequest(**given) == EngineRequest(chunk=3, devices=2)
 
 
 @pytest.mark.parametrize(

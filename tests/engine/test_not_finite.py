@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,12 +18,14 @@ from tests.sizes import some
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.engine.attention_ops import capped
 from partita.engine.engine import Engine
-from partita.engine.not_finite import first_not_finite
+from partita.engine.not_finite import _PLACES, _Steps, first_not_finite
+from partita.engine.steps import Programs
 from partita.errors import NotFiniteError
+from partita.measure.launches import ints
 from partita.program.ops import NO_TOKEN
 from partita.program.sampling import KINDS, Kind
-from partita.sharding import Mesh, parse_layout
-from partita.specs import Formats
+from partita.sharding import Mesh, parse_layout, plan_storage
+from partita.specs import Formats, Model
 from partita.specs.sampling import Sampling
 
 MODEL = TIED.model_copy(update={"tied_embedding": False})
@@ -148,3 +151,43 @@ def test_every_layout_and_format_is_looked_through(layout: str, formats: Formats
     assert found is not None
     assert found.startswith("in layer 0, the norm before attention (sum of squares); the largest")
     assert found.endswith("3e+38, in embed")
+
+
+KINDS_OF_MODELS: list[dict[str, Any]] = [
+    {},
+    {"block": "parallel", "norm": "layernorm", "feed_forward": "gelu", "qkv_bias": True, "ffn_bias": True},
+    {
+        **{"post_norms": True, "qk_norm": True, "attention_softcap": 5.0, "logit_softcap": 3.0, "window": 4},
+        **{"global_period": 2, "embedding_scale": 2.0, "residual_scale": 0.5, "logit_scale": 0.5},
+    },
+    {"positions": "learned", "max_context": 64, "feed_forward": "gelu"},
+]
+
+
+@pytest.mark.parametrize("layout", some(1, ["ws2d/context", "ws1d/heads"]))
+@pytest.mark.parametrize("fields", KINDS_OF_MODELS, ids=str)
+def test_every_operation_of_the_program_is_looked_at_and_has_words(fields: dict[str, Any], layout: str):
+    """Traced alone: nothing is compiled."""
+    model = Model.model_validate(MODEL.model_dump(exclude_none=True) | fields)
+    roles = parse_layout(layout, CUBE.axes)
+    programs = Programs(model, CUBE, plan_storage(model, CUBE, roles, roles), Formats.all_in("f32"))
+    steps, known = _Steps(programs, roles, 8), programs.parameters()
+    outside = {name: each for name, each in known.items() if not name.startswith("layers.")}
+    block = {name: each for name, each in known.items() if name.startswith("layers.0.")}
+    chunk = [ints(*each.shape) for each in steps.chunk([1], 0)]
+    cache = programs.cache(steps.layout, steps.rows, steps.width, steps.width)[0]
+    found: list[list[str]] = []
+
+    def traced(name: str, weights: dict[str, Any], *given: Any) -> Any:
+        step, operations = steps.part(name, weights)
+        result, _ = jax.eval_shape(step, weights, *given)
+        found.append(operations)
+        return result
+
+    x = traced("embed", outside, *chunk)
+    traced("global", block, x, cache, *chunk[1:])
+    traced("head", outside, x, chunk[2])
+    places = {each.split(" (")[0] for part in found for each in part}
+    assert places <= set(_PLACES.values())
+    wanted = set(_PLACES.values()) - {"the norm before the feed-forward", "the last token"}
+    assert places >= wanted

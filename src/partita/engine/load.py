@@ -37,7 +37,8 @@ def placement_of(plan: Plan | SavedPlan | str) -> Placement:
     """
     if isinstance(plan, str):
         plan = load_plan(plan)
-    if not isinstance(of_type("plan", plan, (Plan, SavedPlan), "a plan, or the file of one,"), SavedPlan):
+    of_type("plan", plan, (Plan, SavedPlan), "a plan, or the file of one,")
+    if not isinstance(plan, SavedPlan):
         plan = SavedPlan(plan.decode.setting, plan.prefill.layout.roles, plan.decode.layout.roles)
     check_stages(plan.setting.stages)
     return Placement(plan.setting.mesh, plan.prefill, plan.decode, plan)

@@ -159,16 +159,17 @@ class _Steps:
     def run(self, name: str, weights: Mapping[str, jax.Array], *given: Any) -> tuple[Any, str]:
         """What a part gives, and its first operation, in words, whose result is not finite, or ""."""
         if name not in self._compiled:
-            self._compiled[name] = self._compile(name, weights)
+            self._compiled[name] = self.part(name, weights)
         step, operations = self._compiled[name]
         result, bad = step(dict(weights), *given)
         places = np.flatnonzero(np.asarray(bad))
         return result, operations[places[0]] if len(places) else ""
 
-    def _compile(self, name: str, weights: Mapping[str, Any]) -> tuple[Callable[..., Any], list[str]]:
+    def part(self, name: str, weights: Mapping[str, Any]) -> tuple[Callable[..., Any], list[str]]:
+        """A part of the program, jitted, and its operations in words, which are there once it is traced."""
         residual = self.programs.spec(parse(self.layout.residual))
         cache = self.programs.cache_specs(*kept(self.layout))[0]
-        part, given, out = {
+        body, given, out = {
             "embed": (self._embed, (WHOLE, WHOLE, WHOLE), residual),
             "head": (self._head, (residual, WHOLE), WHOLE),
         }.get(
@@ -178,7 +179,7 @@ class _Steps:
 
         def step(weights: Mapping[str, jax.Array], *given: jax.Array) -> tuple[Any, jax.Array]:
             watched = Watched(self.programs.ops(), self.programs.mesh.axes)
-            result = part(watched, weights, *given)
+            result = body(watched, weights, *given)
             operations[:] = watched.operations
             return result, watched.not_finite()
 

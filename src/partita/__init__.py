@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import InputError
+from partita.errors import InputError, NotFiniteError
 
 if TYPE_CHECKING:
     from partita.api import plan
     from partita.engine.engine import Engine
     from partita.specs.sampling import Sampling
 
-__all__ = ["Engine", "InputError", "Sampling", "plan"]
+__all__ = ["Engine", "InputError", "NotFiniteError", "Sampling", "plan"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import pytest
 from tests.engine.asking import MODEL, engine
 
 from partita.engine.engine import Engine
+from partita.engine.requests import check_prompts, fitted
 from partita.errors import InputError
 from partita.specs.sampling import Sampling
 
@@ -80,3 +81,17 @@ def test_settings_that_are_refused(usual: Engine, settings: dict, field: str, ac
 def test_every_prompt_needs_settings(usual: Engine):
     with pytest.raises(InputError, match="each of 2 prompts"):
         usual.complete([PROMPT, PROMPT], [Sampling()])
+
+
+def test_the_usual_length_is_shortened_near_the_end_of_the_context_and_a_given_one_refused():
+    model = MODEL.model_copy(update={"max_context": 100})
+    for prompt, wanted in [(1, 64), (36, 64), (37, 63), (98, 2), (99, 1), (100, 1)]:
+        found = fitted(model, prompt, Sampling(temperature=1.0).model_copy(update={"n": 2}))
+        assert (found.max_tokens, found.temperature, found.n) == (wanted, 1.0, 2)
+    assert fitted(MODEL, 10**6, Sampling()).max_tokens == 64  # it has no end
+    given = Sampling(max_tokens=64)
+    assert fitted(model, 99, given) == given
+    with pytest.raises(InputError) as error:
+        check_prompts(model, [[1], [2] * 90], 64)
+    message = "prompt 90 + output 64 exceeds the 100 tokens that asked takes"
+    assert (error.value.field, error.value.value, error.value.message) == ("context", 154, message)

@@ -131,9 +131,9 @@ def test_each_needed_field_is_missed_by_name(tmp_path: Path, field: str):
     ],
 )
 def test_a_field_of_a_wrong_type_is_named_with_what_it_must_be(field: str, value: Any):
-    with pytest.raises(InputError, match=f"in config.json {field} = .* must be ") as caught:
+    with pytest.raises(InputError, match=r"must be .* in config\.json") as caught:
         model_from_config(SMOLLM2 | {field: value})
-    assert caught.value.field == field
+    assert (caught.value.field, caught.value.value) == (field, repr(value))
 
 
 def test_all_fields_of_a_wrong_type_are_named_at_once():

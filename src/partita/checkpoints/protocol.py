@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+import ml_dtypes
 import numpy as np
+from numpy.typing import DTypeLike
 
 from partita.checkpoints.container import Index
 from partita.checkpoints.int8 import channel_index, dequantise
@@ -59,6 +61,23 @@ class Checkpoint(Protocol):
     def read_scale(self, name: str, index: Index = ()) -> np.ndarray:
         """The float32 scales of one of `quantised`, at this index of its channels."""
         ...
+
+
+def finite(name: str, values: np.ndarray, dtype: DTypeLike) -> np.ndarray:
+    """The float32 values of a parameter that is to be kept in a floating-point format.
+
+    Raises InputError (field "model") where one of them is infinite, no number, or more than the format holds.
+    """
+    if not values.size:
+        return values
+    least, most = float(values.min()), float(values.max())  # both NaN where there is one
+    largest, limit = max(-least, most), float(ml_dtypes.finfo(dtype).max)
+    if not math.isfinite(least) or not math.isfinite(most):
+        raise InputError("model", name, "holds numbers that are not finite")
+    if largest > limit:
+        found = f"holds {largest:.6g}, more than {np.dtype(dtype).name} does (up to {limit:.6g})"
+        raise InputError("model", name, found)
+    return values
 
 
 def _dequantised(checkpoint: Checkpoint, name: str, index: Index) -> np.ndarray:

@@ -67,14 +67,15 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes the files that `read_tokenizer` reads the same tokenizer from."""
+    """Writes the files that `read_tokenizer` reads the same tokenizer from. Raises OSError."""
     backend = Backend.from_str(tokenizer.backend.to_str())
     bos = None if tokenizer.bos_id is None else tokenizer.tokens[tokenizer.bos_id]
     if tokenizer.add_bos and bos is not None:
         backend.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tokenizer.bos_id)]
         )
-    backend.save(str(folder / _TOKENIZER))
+    # not by its own `save`, whose errors do not say what is wrong with the file
+    (folder / _TOKENIZER).write_text(backend.to_str(pretty=True), encoding="utf-8")
     settings: dict[str, object] = {_PREFIX: tokenizer.prefix} if tokenizer.prefix else {}
     if tokenizer.chat_template is not None:
         settings |= tokenizer.chat_template.special_tokens

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 def load_engine(
-    checkpoint: Checkpoint, placement: Placement, request: EngineRequest, ids: list[int], max_tokens: int
+    checkpoint: Checkpoint, placement: Placement, request: EngineRequest, ids: list[int], sampling: Sampling
 ) -> Engine:
     """Places the weights on the mesh, once the prompt is one that the model can take.
 
     Shows progress on standard error where that is a terminal.
     """
     from partita.engine.engine import Engine
-    from partita.engine.requests import check_prompts
+    from partita.engine.requests import check_prompts, fitted
 
-    check_prompts(checkpoint.model, [ids], max_tokens)
+    check_prompts(checkpoint.model, [ids], fitted(checkpoint.model, len(ids), sampling).max_tokens)
     with progress_bar() as tell:
         return Engine.on(checkpoint, placement, request, lambda done, of: tell("placing weights", done, of))
 
@@ -44,7 +44,7 @@ def command(
     system: p.System = None,
     messages: p.Messages = None,
     chat_template_kwargs: p.TemplateKwargs = None,
-    max_tokens: s.MaxTokens = 64,
+    max_tokens: s.MaxTokens = None,
     temperature: s.Temperature = 0.0,
     top_k: s.TopK = 0,
     top_p: s.TopP = 1.0,
@@ -124,7 +124,7 @@ def command(
     )
     if (error := checkpoint.tokenizer_error) is not None:
         show_note(f"the tokenizer is not understood, so the text is shown as token ids ({error})")
-    engine = load_engine(checkpoint, run, request, ids, max_tokens)
+    engine = load_engine(checkpoint, run, request, ids, sampling)
     answers, seconds = stream(engine, ids, sampling, shown, quiet=json)
     if json:
         samples = [answer.as_json(shown, sampling) for answer in answers]

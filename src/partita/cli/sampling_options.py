@@ -11,7 +11,10 @@ import typer
 from partita.errors import InputError
 from partita.specs.sampling import Sampling
 
-MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Most tokens to generate.")]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", help="Most tokens to generate. Default: 64, or as many as still fit."),
+]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 always takes the most likely token.")]
 TopK = Annotated[int, typer.Option("--top-k", help="Only the k most likely tokens; 0 for all.")]
 TopP = Annotated[

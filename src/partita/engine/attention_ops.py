@@ -103,7 +103,7 @@ class AttentionOps(Places):
         if seen.softcap is None:
             value = scores.value * (seen.scale * last)
         else:
-            value = jnp.tanh(scores.value * (seen.scale / seen.softcap)) * (seen.softcap * last)
+            value = capped(scores.value * (seen.scale / seen.softcap)) * (seen.softcap * last)
         visible = self._visible(scores, seen)
         return jnp.where(aligned(visible, "BLS", scores.sharding.dims), value, _MASKED)
 
@@ -175,6 +175,11 @@ class AttentionOps(Places):
             cpu.scattered(put, cache.value, stored.value) if self.on_cpu else put(cache.value, stored.value)
         )
         return replace(cache, value=written, scale=scale)
+
+
+def capped(value: jax.Array) -> jax.Array:
+    """The hyperbolic tangent, which makes a finite number of infinity: here that is none."""
+    return jnp.where(jnp.isfinite(value), jnp.tanh(value), jnp.nan)
 
 
 def _quantised(value: jax.Array) -> tuple[jax.Array, jax.Array]:

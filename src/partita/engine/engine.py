@@ -19,12 +19,13 @@ from partita.checkpoints.protocol import Checkpoint
 from partita.engine.devices import devices_for
 from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
+from partita.engine.not_finite import first_not_finite
 from partita.engine.parameters import place
-from partita.engine.requests import check_prompts, separate, whole_ids
+from partita.engine.requests import check_prompts, fitted, separate, whole_ids
 from partita.engine.slots import Prompts, Slots
 from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
-from partita.errors import InputError
+from partita.errors import InputError, NotFiniteError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan
 from partita.program.options import RunOptions
@@ -32,6 +33,7 @@ from partita.sharding.layout import Layout, plan_storage, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.padding import ceil_to, product, union
 from partita.sharding.roles import Roles
+from partita.specs.arguments import of_type, whole_number
 from partita.specs.formats import Formats
 from partita.specs.sampling import Sampling
 
@@ -92,9 +94,7 @@ class Engine:
     ):
         """Places the weights once, where decode keeps them, for both phases; float32 unless formats are
         given."""
-        if options.chunk is not None and options.chunk < 1:
-            raise InputError("chunk", options.chunk, "1 or more tokens are accepted")
-        self.chunk = options.chunk
+        self.chunk = None if options.chunk is None else whole_number("chunk", options.chunk)
         self.model, self.mesh = checkpoint.model, mesh
         self.tokenizer_error = checkpoint.tokenizer_error
         """Why there is no `tokenizer`, where the checkpoint's is not understood: text is token ids then."""
@@ -137,8 +137,9 @@ class Engine:
         if plan is not None:
             placement = placement_of(plan)
         else:
-            shape = Mesh("x", (devices or 1,)) if mesh is None else mesh
+            shape = Mesh("x", (request.devices or 1,)) if mesh is None else mesh
             placement = placement_on(shape, prefill or decode, decode)
+        of_type("model", model, (str, os.PathLike), "the path or the name of a model")
         return cls.on(open_checkpoint(os.fspath(model)), placement, request)
 
     @classmethod
@@ -181,11 +182,18 @@ class Engine:
         return Batch(tokens, lengths, len(prompts), prefill, decode)
 
     def logits(self, prompts: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Float32 logits [tokens, vocabulary] of each prompt, in the prefill layout."""
+        """Float32 logits [tokens, vocabulary] of each prompt, in the prefill layout.
+
+        Raises NotFiniteError where one of them is infinite or no number.
+        """
         prompts = [whole_ids(ids) for ids in separate(prompts)]
         batch = self.batch(prompts)
         found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
-        return [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
+        logits = [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
+        for number, each in enumerate(logits):
+            if (bad := np.flatnonzero(~np.isfinite(each).all(axis=1))).size:
+                raise self._not_finite([ids[: bad[0] + 1] for ids in prompts], number)
+        return logits
 
     # -- generation ---------------------------------------------------------------------------------------
 
@@ -281,9 +289,23 @@ class Engine:
     def written(self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling]) -> Iterator[Written]:
         """The pieces of every sample of every prompt as they are drawn, each prompt with settings of its own.
 
-        Raises InputError before anything is run for a prompt or setting that the model does not take.
+        Raises InputError before anything is run for a prompt or setting that the model does not take, and
+        NotFiniteError where a prompt's logits are infinite or no numbers.
         """
-        return run(requests, partial(self.read, prompts, requests), partial(self._ending, prompts, requests))
+        sized = zip(prompts, requests, strict=True)
+        requests = [fitted(self.model, len(ids), request) for ids, request in sized]
+        read, ending = partial(self.read, prompts, requests), partial(self._ending, prompts, requests)
+        return run(requests, read, ending, partial(self._not_finite, prompts))
+
+    def _not_finite(
+        self, prompts: Sequence[Sequence[int]], number: int, written: Sequence[int] = ()
+    ) -> NotFiniteError:
+        """What is wrong with one of the prompts and what was written after it: its logits are not finite."""
+        ids = [*prompts[number], *written]
+        where = first_not_finite(self.programs, self.parameters, self.roles["prefill"], ids)
+        what = "the activations" if where else "the logits over the temperature"
+        of = f"prompt {number + 1} of {len(prompts)}: " if len(prompts) > 1 else ""
+        return NotFiniteError(self.model.name, f"{of}{what} became infinite {where or ''}".rstrip())
 
     def _ending(self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling], number: int) -> Ending:
         """Where the text of request `number` is written to, which goes on from its prompt's."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from partita.engine.requests import Sample
 from partita.engine.slots import Place, Prompts, Slots, Tokens
 from partita.engine.stopping import Ending, Likely, Piece
+from partita.errors import NotFiniteError
+from partita.program.ops import NO_TOKEN
 from partita.program.sampling import ALTERNATIVES
 from partita.specs.sampling import Sampling
 
@@ -41,11 +43,15 @@ class Completion:
 
 
 def run(
-    requests: Sequence[Sampling], read: ReadPrompts, ending: Callable[[int], Ending]
+    requests: Sequence[Sampling],
+    read: ReadPrompts,
+    ending: Callable[[int], Ending],
+    not_finite: Callable[[int, Sequence[int]], NotFiniteError],
 ) -> Iterator[Written]:
     """The pieces of every sample of every request as they are drawn, each prompt with its request's settings.
 
-    ending: gives the `Ending` that the text of a request, by its number, is written to.
+    ending: gives the `Ending` that the text of a request, by its number, is written to. not_finite: what to
+    raise where the logits behind a request's prompt and these tokens are not finite.
     """
     samples = [(number, copy) for number, request in enumerate(requests) for copy in range(request.n)]
     seeds = [secrets.randbits(63) if request.seed is None else request.seed for request in requests]
@@ -60,6 +66,8 @@ def run(
     while True:
         for slot in list(going):
             number, copy = samples[slot]
+            if found.tokens[slot] == NO_TOKEN:
+                raise not_finite(number, endings[slot].tokens)
             likely = _likely(found, slot, requests[number].logprobs)
             yield Written(number, copy, endings[slot].push(int(found.tokens[slot]), likely))
             if endings[slot].finish is not None:

@@ -116,7 +116,7 @@ class Programs(Shapes):
         """
 
         def step(parameters, cache, tokens, held, counts):
-            weights, layers = self._weights(parameters)
+            weights, layers = self.weights(parameters)
             run = self._pass(self.ops(), layout, held[:, None] + _positions(tokens), held + counts)
             x = transformer.embed(run, weights, Local(tokens, parse("B L")))
             x, new = transformer.blocks(run, layers, x, self._parts(cache, layout))
@@ -267,15 +267,13 @@ class Programs(Shapes):
         counts: jax.Array | None = None,
         cache: Cache | None = None,
     ) -> tuple[Local, Cache]:
-        weights, layers = self._weights(parameters)
+        weights, layers = self.weights(parameters)
         own = None if counts is None else Local(counts, parse("B"))
         parts = None if cache is None else self._parts(cache, run.layout)
         logits, new = transformer.forward(run, weights, layers, Local(tokens, parse("B L")), own, parts)
         return logits, _plain(new)
 
-    def _weights(
-        self, parameters: Mapping[str, jax.Array]
-    ) -> tuple[dict[str, Local], list[dict[str, Local]]]:
+    def weights(self, parameters: Mapping[str, jax.Array]) -> tuple[dict[str, Local], list[dict[str, Local]]]:
         """Parameters outside the blocks and those of each block, the int8 ones with their scales."""
         found = {}
         for name, value in parameters.items():

@@ -29,6 +29,9 @@ class Tensor(Protocol):
 
 T = TypeVar("T", bound=Tensor)
 
+NO_TOKEN = -1
+"""What is drawn instead of a token from logits that are not all finite numbers."""
+
 
 @dataclass(frozen=True)
 class Seen(Generic[T]):
@@ -184,11 +187,12 @@ class Ops(Protocol[T]):
         ...
 
     def best(self, logits: T, vocabulary: int) -> T:
-        """[B L=1 V] -> [B V M]: each V shard's largest logit and its token, padding excluded."""
+        """[B L=1 V] -> [B V M]: each V shard's largest logit and its token, padding excluded; infinity where
+        one of them is not finite."""
         ...
 
     def pick(self, best: T) -> T:
-        """[B V M] -> [B]: the token of the largest; of equals the first."""
+        """[B V M] -> [B]: the token of the largest, of equals the first; `NO_TOKEN` where it is infinite."""
         ...
 
     def layers(

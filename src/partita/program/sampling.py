@@ -119,11 +119,13 @@ class SamplingOps(Ops[T], Protocol[T]):
         positions: T,
         own: T,
     ) -> T:
-        """[B V M]: of each shard the largest logit plus noise, its token and its `own` logit by the model."""
+        """[B V M]: of each shard the largest logit plus noise, its token and its `own` logit by the model;
+        infinity first where one of its own is not finite."""
         ...
 
     def winner(self, drawn: T) -> tuple[T, T]:
-        """[B V M] of all shards -> token [B] and its own logit [B] of the largest; of equals the first."""
+        """[B V M] of all shards -> token [B] and its own logit [B] of the largest; of equals the first;
+        `NO_TOKEN` where that is not finite."""
         ...
 
     def alternatives(self, logits: T, vocabulary: int, count: int) -> T:

@@ -71,6 +71,9 @@ def check_types(family: Family, config: Config, where: str | None) -> None:
     for name in ("rope_parameters", "rope_scaling"):
         if not _is_rotary(config.get(name, {})):
             wrong[name] = "an object whose rope_theta is a number above zero"
+    if len(wrong) == 1:
+        ((name, what),) = wrong.items()
+        raise InputError(name, reprlib.repr(config[name]), f"must be {what} in {where or 'config.json'}")
     if wrong:
         parts = [f"{name} = {reprlib.repr(config[name])} must be {what}" for name, what in wrong.items()]
         raise InputError(", ".join(wrong), where, f"in config.json {'; '.join(parts)}")

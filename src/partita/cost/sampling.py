@@ -19,12 +19,14 @@ from partita.program.sampling import (
     BITS,
     NUMBERS,
     ROUNDS,
+    Drafts,
     Drawing,
     Kind,
     SamplingOps,
     Turn,
     Weight,
     sample,
+    verify,
 )
 from partita.sharding.spec import Sharding
 
@@ -52,6 +54,25 @@ class DrawCosts:
         return logits
 
     def count(self, output: Sized, tokens: Sized) -> Sized:
+        return output
+
+    def each(self, logits: Sized) -> Sized:
+        sizes = {**logits.sizes, "B": logits.sizes["B"] * logits.sizes["L"], "L": 1}
+        return replace(logits, sizes=sizes)
+
+    def spread(self, t: Sized, logits: Sized) -> Sized:
+        return replace(t, sizes={**t.sizes, "B": t.sizes["B"] * logits.sizes["L"]})
+
+    def following(self, positions: Sized, logits: Sized) -> Sized:
+        return self.spread(positions, logits)
+
+    def with_drafts(self, output: Sized, drafts: Sized) -> Sized:
+        return replace(output, sizes={**output.sizes, "B": output.sizes["B"] * drafts.sizes["L"]})
+
+    def accepted(self, tokens: Sized, drafts: Sized, counts: Sized) -> Sized:
+        return counts
+
+    def count_accepted(self, output: Sized, tokens: Sized, accepted: Sized) -> Sized:
         return output
 
     def heat(self, logits: Sized, vocabulary: int, settings: Mapping[str, Sized]) -> Sized:
@@ -140,11 +161,18 @@ class DrawCosts:
         return Sized(Sharding("B", (t.sharding["B"],)), {"B": t.sizes["B"]}, "f32", "f32")
 
 
-def price_draw(ops: SamplingOps[Sized], logits: Sized, vocabulary: int, kind: Kind) -> None:
-    """Prices the next token of logits [B 1 V]; every chip knows the settings of all sequences."""
+def price_draw(
+    ops: SamplingOps[Sized], logits: Sized, vocabulary: int, kind: Kind, drafts: Sized | None = None
+) -> None:
+    """Prices the next token of logits [B 1 V], or with `drafts` [B L] those after each token of logits
+    [B L V]; every chip knows the settings of all sequences."""
     one = Sized(Sharding("B", ("",)), {"B": logits.sizes["B"], "M": 2}, "f32", "f32")
     settings: dict[str, Sized] = dict.fromkeys((*NUMBERS, "sample"), one)
     settings["seed"] = replace(one, sharding=Sharding("BM", ("", "")))
     known = replace(logits, sharding=logits.sharding.without("L"))
     history: dict[str, Sized] = dict.fromkeys(("prompt", "output", "bias"), known)
-    sample(ops, logits, vocabulary, kind, Drawing(settings, one, history))
+    drawing = Drawing(settings, one, history)
+    if drafts is None:
+        sample(ops, logits, vocabulary, kind, drawing)
+    else:
+        verify(ops, logits, vocabulary, kind, drawing, Drafts(drafts, one))

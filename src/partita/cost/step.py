@@ -61,6 +61,8 @@ class StepOptions:
     """How the next token of each sequence is drawn; None: not at all."""
     all_logits: bool = False
     """Every token is unembedded, and none drawn; by default the last one of each sequence is."""
+    verifies: bool = False
+    """Every token is unembedded, and one drawn after each: the new tokens are drafts but for the first."""
     free_permutes: bool = False
     """As `CostOps` has it."""
     run_options: RunOptions = field(default_factory=RunOptions)
@@ -110,10 +112,11 @@ def price_step(
     x = transformer.embed(run, top, tokens) if part.embeds else residual
     x, _ = transformer.blocks(run, weights, x, cache)
     if part.unembeds:
-        counts = None if options.all_logits else Sized(parse("B"), {"B": batch}, "f32")
-        logits = transformer.head(run, top, x, counts)
+        every = options.all_logits or options.verifies
+        logits = transformer.head(run, top, x, None if every else Sized(parse("B"), {"B": batch}, "f32"))
         if options.sampler and not options.all_logits:
-            price_draw(ops, logits, model.vocabulary, options.sampler)
+            drafts = tokens if options.verifies else None
+            price_draw(ops, logits, model.vocabulary, options.sampler, drafts)
         if backend.results_apart:
             ops.ledger.held_bytes = ops.ledger.held_bytes + ops.local.bytes(logits)
     # beside the residual tokens and positions, which every chip has whole

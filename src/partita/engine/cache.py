@@ -145,15 +145,16 @@ def plain_part(t: Local) -> CachePart:
 # -- from prefill to decode -----------------------------------------------------------------------------
 
 
-def ringed(ops: JaxOps, part: Local, lengths: Local, count: int) -> Local:
+def ringed(ops: JaxOps, part: Local, lengths: Local, count: int, window: int | None) -> Local:
     """Keys or values [B K S D] of sequences of `lengths` [B] tokens, in a ring of `count` places in all.
 
-    As they are where there are no more than that. In a ring of a multiple of the devices that S is
-    interleaved over, every position stays on its device.
+    window: of a local layer; so many places or more may be a ring already, which has another length then.
+    As they are where they are no ring and no more than that. In a ring of a multiple of the devices that S
+    is interleaved over, every position stays on its device.
     """
     shards = product(ops.sizes, part.sharding[INTERLEAVED])
     held = part.value.shape[part.sharding.dims.index(INTERLEAVED)] * shards
-    if held <= count:
+    if held == count or (held < count and (window is None or held < window)):
         return part
     own = ops.to(lengths, f"B_{part.sharding['B']}").value
     places, _ = ops.places(part.sharding[INTERLEAVED], count // shards)

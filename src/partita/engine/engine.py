@@ -17,6 +17,7 @@ import numpy as np
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import Checkpoint
 from partita.engine.devices import devices_for
+from partita.engine.drafting import WIDTH, Draft, Drafter, Pace, check_draft
 from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
 from partita.engine.not_finite import first_not_finite
@@ -26,6 +27,7 @@ from partita.engine.slots import Prompts, Slots
 from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
 from partita.errors import InputError, NotFiniteError
+from partita.planner.draft_steps import StepShape, step_ratio
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan
 from partita.program.options import RunOptions
@@ -34,7 +36,9 @@ from partita.sharding.mesh import Mesh
 from partita.sharding.padding import ceil_to, product, union
 from partita.sharding.roles import Roles
 from partita.specs.arguments import of_type, whole_number
+from partita.specs.catalogue import chip
 from partita.specs.formats import Formats
+from partita.specs.hardware import Chip
 from partita.specs.sampling import Sampling
 
 _BUCKET = 16
@@ -57,12 +61,15 @@ class EngineOptions:
     """How an engine runs its model.
 
     devices: as many as the mesh has, by default the first that JAX knows. chunk: tokens of a prompt that are
-    read in one step, at most; None for all.
+    read in one step, at most; None for all. draft: whether a step verifies drafted tokens (`drafting.Draft`).
+    chip: its peaks price such a step until some have been timed; by default those of the catalogue's CPU.
     """
 
     devices: Sequence[Any] | None = None
     run_options: RunOptions | None = None
     chunk: int | None = None
+    draft: Draft = "auto"
+    chip: Chip | None = None
 
 
 class Engine:
@@ -95,6 +102,7 @@ class Engine:
         """Places the weights once, where decode keeps them, for both phases; float32 unless formats are
         given."""
         self.chunk = None if options.chunk is None else whole_number("chunk", options.chunk)
+        self.draft, self.chip = check_draft(options.draft), options.chip
         self.model, self.mesh = checkpoint.model, mesh
         self.tokenizer_error = checkpoint.tokenizer_error
         """Why there is no `tokenizer`, where the checkpoint's is not understood: text is token ids then."""
@@ -102,6 +110,8 @@ class Engine:
         self.eos_ids = checkpoint.eos_ids
         self.roles = {"prefill": prefill, "decode": decode}
         self.formats = formats or Formats(weights="f32", activations="f32", kv="f32")
+        if self.draft == "auto" and self.formats.activations != "f32":
+            self.draft = "off"  # elsewhere the last bits of logits, which differ by step, decide too often
         self.storage = plan_storage(self.model, mesh, decode, prefill)
         on = options.devices, options.run_options
         self.programs = Programs(self.model, mesh, self.storage, self.formats, *on)
@@ -122,17 +132,25 @@ class Engine:
         chunk: int | None = None,
         run_options: RunOptions | None = None,
         devices: int | None = None,
+        draft: Draft = "auto",
     ) -> Engine:
         """An engine for MODEL, on a plan's mesh and layouts or on `mesh` in layouts `prefill` and `decode`.
 
         A layout is FFN/ATTENTION, such as "wg-xyz/heads"; prefill's is decode's unless given. `dtype`,
-        `weights` and `kv` are as `number_formats` has them, `chunk` and `run_options` as `EngineOptions`.
+        `weights` and `kv` are as `number_formats` has them, `chunk`, `run_options` and `draft` as
+        `EngineOptions`.
         `devices` makes so many CPU devices where there is no accelerator. Raises InputError for wrong input.
         """
         if plan is not None and mesh is not None:
             raise InputError("mesh", mesh, "give mesh or plan, which has a mesh of its own")
         request = EngineRequest(
-            dtype=dtype, weights=weights, kv=kv, chunk=chunk, run_options=run_options, devices=devices
+            dtype=dtype,
+            weights=weights,
+            kv=kv,
+            chunk=chunk,
+            run_options=run_options,
+            devices=devices,
+            draft=draft,
         )
         if plan is not None:
             placement = placement_of(plan)
@@ -154,14 +172,20 @@ class Engine:
 
         Raises InputError as `load` does.
         """
-        devices = devices_for(placement.mesh.chips, request.devices)
+        devices, planned = devices_for(placement.mesh.chips, request.devices), placement.plan
         return cls(
             checkpoint,
             placement.mesh,
             placement.prefill,
             placement.decode,
             formats=request.formats(devices[0].platform, placement, quantised=bool(checkpoint.quantised)),
-            options=EngineOptions(devices, request.run_options, request.chunk_of(placement)),
+            options=EngineOptions(
+                devices,
+                request.run_options,
+                request.chunk_of(placement),
+                request.draft,
+                planned and planned.setting.cluster.chip,
+            ),
             progress=progress,
         )
 
@@ -226,7 +250,8 @@ class Engine:
         chunk = ceil_to(chunk, whole)
         ends = [len(ids) + request.max_tokens for ids, request in zip(prompts, requests, strict=True)]
         capacity = ceil_to(self._bucket(max(*ends, ceil_to(longest, chunk))), whole)
-        slots = Slots(self.programs, self.parameters, decode, count, capacity)
+        width = 1 if self.draft == "off" else WIDTH
+        slots = Slots(self.programs, self.parameters, decode, count, capacity, width)
         read = slots.begin(prompts, prefill, rows, chunk)
         while not slots.advance(read):
             pass
@@ -295,7 +320,15 @@ class Engine:
         sized = zip(prompts, requests, strict=True)
         requests = [fitted(self.model, len(ids), request) for ids, request in sized]
         read, ending = partial(self.read, prompts, requests), partial(self._ending, prompts, requests)
-        return run(requests, read, ending, partial(self._not_finite, prompts))
+        return run(requests, read, ending, partial(self._not_finite, prompts), self._drafter)
+
+    def _drafter(self, slots: Slots) -> Drafter:
+        """What drafts for these slots."""
+        if self.draft != "auto":
+            return Drafter(self.draft, slots.width, Pace(1.0))
+        shape = StepShape(slots.count, slots.width, slots.capacity)
+        on = slots.layout, self.mesh, self.formats, self.chip or chip("xeon-8480")
+        return Drafter(self.draft, slots.width, Pace(step_ratio(self.model, *on, shape)))
 
     def _not_finite(
         self, prompts: Sequence[Sequence[int]], number: int, written: Sequence[int] = ()

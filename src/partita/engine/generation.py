@@ -7,9 +7,13 @@ no order of requests: all begin at once, and what has ended leaves its slot empt
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from partita.engine.drafting import Drafter
 from partita.engine.requests import Sample
 from partita.engine.slots import Place, Prompts, Slots, Tokens
 from partita.engine.stopping import Ending, Likely, Piece
@@ -47,11 +51,13 @@ def run(
     read: ReadPrompts,
     ending: Callable[[int], Ending],
     not_finite: Callable[[int, Sequence[int]], NotFiniteError],
+    drafter: Callable[[Slots], Drafter],
 ) -> Iterator[Written]:
     """The pieces of every sample of every request as they are drawn, each prompt with its request's settings.
 
     ending: gives the `Ending` that the text of a request, by its number, is written to. not_finite: what to
-    raise where the logits behind a request's prompt and these tokens are not finite.
+    raise where the logits behind a request's prompt and these tokens are not finite. drafter: gives what drafts
+    for the slots.
     """
     samples = [(number, copy) for number, request in enumerate(requests) for copy in range(request.n)]
     seeds = [secrets.randbits(63) if request.seed is None else request.seed for request in requests]
@@ -61,21 +67,47 @@ def run(
         Place(number, slot, Sample(requests[number], seeds[number], copy))
         for slot, (number, copy) in enumerate(samples)
     ]
-    found, going = slots.insert(prompts, places), list(range(len(samples)))
+    found, going, drafts = slots.insert(prompts, places), list(range(len(samples))), drafter(slots)
+    for slot, (number, _) in enumerate(samples):
+        drafts.begin(slot, prompts.ids[number], requests[number].max_tokens)
     del prompts
     while True:
         for slot in list(going):
             number, copy = samples[slot]
-            if found.tokens[slot] == NO_TOKEN:
-                raise not_finite(number, endings[slot].tokens)
-            likely = _likely(found, slot, requests[number].logprobs)
-            yield Written(number, copy, endings[slot].push(int(found.tokens[slot]), likely))
-            if endings[slot].finish is not None:
-                going.remove(slot)
-                slots.free(slot)
+            for token, numbers in found.of(slot):
+                if token == NO_TOKEN:
+                    raise not_finite(number, endings[slot].tokens)
+                likely = _likely(numbers, requests[number].logprobs)
+                drafts.push(slot, token)
+                yield Written(number, copy, endings[slot].push(token, likely))
+                if endings[slot].finish is not None:
+                    going.remove(slot)
+                    slots.free(slot)
+                    drafts.end(slot)
+                    break
         if not going:
             return
-        found = slots.step()
+        found = _next(slots, drafts)
+
+
+def _next(slots: Slots, drafter: Drafter) -> Tokens:
+    """The next step: a token for every slot, or drafts verified where that pays and is compiled.
+
+    It is compiled beside the steps once what drafts will save is more than that takes.
+    """
+    drafts = drafter.drafts()
+    if drafts and drafter.draft == "auto" and slots.verifying != "ready":
+        if drafter.seconds_to_save > slots.programs.drafts.compile_seconds:
+            slots.prepare()
+        drafts = {}
+    began, beside = time.perf_counter(), slots.verifying == "compiling"
+    found = slots.verify(drafts) if drafts else slots.step()
+    seconds, steps = time.perf_counter() - began, slots.programs.drafts
+    if not drafts:  # the longest has compiled
+        steps.compile_seconds = max(seconds, steps.compile_seconds)
+    if not beside:
+        drafter.pace.timed(seconds, bool(drafts))
+    return found
 
 
 def completions(pieces: Iterator[Written], requests: Sequence[Sampling]) -> list[list[Completion]]:
@@ -98,10 +130,9 @@ def _completion(pieces: list[Piece]) -> Completion:
     )
 
 
-def _likely(found: Tokens, slot: int, asked: int | None) -> Likely | None:
-    if asked is None or found.logprobs is None:
+def _likely(numbers: np.ndarray | None, asked: int | None) -> Likely | None:
+    if asked is None or numbers is None:
         return None
-    numbers = found.logprobs[slot]
     values, tokens = numbers[1 : 1 + asked], numbers[1 + ALTERNATIVES : 1 + ALTERNATIVES + asked]
     pairs = [(int(token), float(value)) for token, value in zip(tokens, values, strict=True) if token >= 0]
     return Likely(float(numbers[0]), tuple(pairs))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from partita.engine.drafting import Draft, check_draft
 from partita.engine.requests import check_stages
 from partita.errors import InputError
 from partita.planner.plan import Plan
@@ -58,8 +59,9 @@ class EngineRequest:
     """How a model is to run, as a user says it.
 
     dtype, weights, kv: as in `number_formats`. chunk: tokens of a prompt that are read in one step, at most;
-    None for as many as are planned. devices: of the CPU, made where there is no accelerator. Raises
-    InputError for number formats that there are not, and for what is no whole number.
+    None for as many as are planned. devices: of the CPU, made where there is no accelerator. draft: whether a
+    step verifies drafted tokens. Raises InputError for number formats and drafts that there are not, and for
+    what is no whole number.
     """
 
     dtype: str = "auto"
@@ -68,8 +70,10 @@ class EngineRequest:
     chunk: int | None = None
     run_options: RunOptions | None = None
     devices: int | None = None
+    draft: Draft = "auto"
 
     def __post_init__(self) -> None:
+        check_draft(self.draft)
         number_formats(self.dtype, self.weights, self.kv, "")
         for field in ("chunk", "devices"):
             if (value := getattr(self, field)) is not None:

@@ -51,6 +51,38 @@ class Draws(Places):
         value = output.value.at[jnp.arange(rows), places].add(1, mode="drop")
         return Local(value, output.sharding)
 
+    def each(self, logits: Local) -> Local:
+        return replace(logits, value=logits.value.reshape(-1, 1, logits.value.shape[-1]))
+
+    def spread(self, t: Local, logits: Local) -> Local:
+        return replace(t, value=jnp.repeat(t.value, logits.value.shape[1], axis=0))
+
+    def following(self, positions: Local, logits: Local) -> Local:
+        after = positions.value[:, None] + jnp.arange(logits.value.shape[1])
+        return replace(positions, value=after.reshape(-1))
+
+    def with_drafts(self, output: Local, drafts: Local) -> Local:
+        tokens = self._tokens(output)
+        counted = [output.value]
+        for number in range(1, drafts.value.shape[1]):
+            drafted = drafts.value[:, number, None] == tokens
+            counted.append(counted[-1] + drafted.astype(output.value.dtype))
+        return replace(output, value=jnp.stack(counted, axis=1).reshape(-1, output.value.shape[-1]))
+
+    def accepted(self, tokens: Local, drafts: Local, counts: Local) -> Local:
+        drawn, length = tokens.value.reshape(drafts.value.shape), drafts.value.shape[1]
+        alike = (drawn[:, :-1] == drafts.value[:, 1:]) & (jnp.arange(1, length) < counts.value[:, None])
+        return replace(counts, value=jnp.sum(jnp.cumprod(alike.astype(jnp.int32), axis=1), axis=1))
+
+    def count_accepted(self, output: Local, tokens: Local, accepted: Local) -> Local:
+        rows, here = output.value.shape
+        written = tokens.value.reshape(rows, -1)
+        places = written - self.offset(output.sharding["V"], here)
+        stand = jnp.arange(written.shape[1]) <= accepted.value[:, None]
+        places = jnp.where(stand & (places >= 0) & (places < here), places, here)  # others': no place
+        value = output.value.at[jnp.arange(rows)[:, None], places].add(1, mode="drop")
+        return Local(value, output.sharding)
+
     def heat(self, logits: Local, vocabulary: int, settings: Settings) -> Local:
         temperature = _column(settings["temperature"])
         value = logits.value / jnp.where(temperature < GREEDY_BELOW, 1, temperature)

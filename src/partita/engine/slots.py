@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from partita.engine.cache import WHOLE
+from partita.engine.draft_steps import Rows, State, Verified
 from partita.engine.requests import IDLE, Sample, arrays, biases, written
 from partita.engine.steps import Draw, Programs
 from partita.errors import InputError
@@ -56,17 +57,32 @@ class Place:
 @dataclass(frozen=True)
 class Tokens:
     """The next token of every slot [slots], and of kind "full" log-probabilities [slots M] (see
-    `program.sampling.Drawn`). Those of free slots mean nothing."""
+    `program.sampling.Drawn`). Those of free slots mean nothing.
+
+    Where drafts were verified, the next tokens [slots L] and log-probabilities [slots L M], of which each
+    slot has as many as `counts` [slots] says.
+    """
 
     tokens: np.ndarray
     logprobs: np.ndarray | None = None
+    counts: np.ndarray | None = None
+
+    def of(self, slot: int) -> list[tuple[int, np.ndarray | None]]:
+        """The next tokens of a slot, each with its log-probabilities [M]."""
+        if self.counts is None:
+            return [(int(self.tokens[slot]), None if self.logprobs is None else self.logprobs[slot])]
+        return [
+            (int(self.tokens[slot, at]), None if self.logprobs is None else self.logprobs[slot, at])
+            for at in range(self.counts[slot])
+        ]
 
 
 class Slots:
     """`count` slots for up to `capacity` tokens each, prompt and output together, decoded in one layout.
 
-    For every prompt: `begin`, `advance` until that says it is done, `insert`; then `step` after `step`, and
-    `free` where one has ended. `count` and `capacity` must be such as the layouts split evenly.
+    For every prompt: `begin`, `advance` until that says it is done, `insert`; then `step` after `step`, or
+    `verify` in place of any, and `free` where one has ended. `count` and `capacity` must be such as the
+    layouts split evenly. width: tokens of a slot that `verify` reads, its last one and drafts; 1 for none.
     """
 
     def __init__(
@@ -76,12 +92,14 @@ class Slots:
         layout: Layout,
         count: int,
         capacity: int,
+        width: int = 1,
     ):
         self.programs, self.parameters, self.layout = programs, parameters, layout
-        self.count, self.capacity = count, capacity
+        self.count, self.capacity, self.width = count, capacity, width
         self.samples: list[Sample | None] = [None] * count  # what each slot is drawn by; None of a free one
         self._cache: Any = None
         self._tokens = self._whole(np.zeros(count, np.int32))
+        self._last = np.zeros(count, np.int32)  # the same on the host
         self._positions = np.full(count, _NOBODY, np.int32)  # where each slot's last token stands
         size = (count, programs.padded["V"])
         self._history = {
@@ -90,6 +108,7 @@ class Slots:
             "bias": np.zeros(size, np.float32),
         }
         self._sent: _Sent | None = None
+        self._rows = Rows(count, width, capacity)
 
     # -- prompts ------------------------------------------------------------------------------------------
 
@@ -165,12 +184,12 @@ class Slots:
             self._take(place, prompts.ids[place.row])
         straight = [(place.row, place.slot) for place in places] == [(i, i) for i in range(len(prompts.ids))]
         if straight and self._cache is None and len(prompts.lengths) == self.count:
-            run = self.programs.reshard_cache(prompts.layout, self.layout, self.capacity)
+            run = self.programs.reshard_cache(prompts.layout, self.layout, self.capacity, self.width)
             self._cache = run(prompts.cache, prompts.lengths)
         else:
             if self._cache is None:
-                self._cache = self.programs.empty(self.layout, self.count, self.capacity)
-            run = self.programs.insert(prompts.layout, self.layout, self.capacity)
+                self._cache = self.programs.empty(self.layout, self.count, self.capacity, self.width)
+            run = self.programs.insert(prompts.layout, self.layout, self.capacity, self.width)
             self._cache = run(self._cache, prompts.cache, prompts.lengths, rows, slots)
         self._sent = None
         sent = self._send()
@@ -210,6 +229,40 @@ class Slots:
         self._positions += busy
         return self._fetched(draw, busy)
 
+    def verify(self, drafts: Mapping[int, Sequence[int]]) -> Tokens:
+        """The next tokens of every slot: those of its draft, up to `width` - 1, that are what is drawn, and
+        one more. They are the same tokens that as many times `step` gives, but for the last bits of logits.
+
+        Raises ValueError for a draft of a free slot, and for one that is too long.
+        """
+        tokens, busy = np.zeros((self.count, self.width), np.int32), self._positions != _NOBODY
+        tokens[:, 0], counts = self._last, busy.astype(np.int32)
+        for slot, draft in drafts.items():
+            fits = 1 + len(draft) <= min(self.width, self.capacity - self._positions[slot])
+            if self.samples[slot] is None or not fits:
+                raise ValueError(f"a draft of {len(draft)} tokens does not fit slot {slot}")
+            tokens[slot, 1 : 1 + len(draft)], counts[slot] = draft, 1 + len(draft)
+        sent = self._send()
+        given = self.parameters, self._cache, self._whole(tokens), sent.positions, self._whole(counts)
+        steps = self.programs.drafts.pair(self.layout, sent.kind, self._rows)
+        found, self._cache = steps.decode(*given)
+        one = steps.verify(found, *given[2:], *sent.drawn())
+        sent.positions, sent.output, self._tokens = one.positions, one.output, one.last
+        fetched = self._fetched(one, busy, one.accepted)
+        self._positions += np.where(busy, fetched.counts, 0)
+        return fetched
+
+    @property
+    def verifying(self) -> State:
+        """Whether `prepare` has compiled what `verify` runs, or is at it."""
+        return self.programs.drafts.state(self.layout, self._send().kind, self._rows)
+
+    def prepare(self) -> None:
+        """Compiles what `verify` runs, beside the steps to come."""
+        sent, tokens = self._send(), self._whole(np.zeros((self.count, self.width), np.int32))
+        given = self.parameters, self._cache, tokens, sent.positions, sent.positions
+        self.programs.drafts.prepare(self.layout, sent.kind, self._rows, (given, sent.drawn()))
+
     def free(self, slot: int) -> None:
         """Ends what is in a slot; it can be filled again."""
         self.samples[slot], self._positions[slot] = None, _NOBODY
@@ -217,14 +270,16 @@ class Slots:
             known[slot] = 0
         self._sent = None
 
-    def _fetched(self, draw: Draw, new: np.ndarray) -> Tokens:
+    def _fetched(self, draw: Draw | Verified, new: np.ndarray, accepted: jax.Array | None = None) -> Tokens:
         """A draw on the host: all that is fetched in a step. Tokens of `new` slots are counted as written."""
-        tokens, logprobs = jax.device_get((draw.tokens, draw.logprobs))
+        tokens, logprobs, extra = jax.device_get((draw.tokens, draw.logprobs, accepted))
+        found = Tokens(tokens, logprobs, None if extra is None else extra + 1)
         for slot in np.flatnonzero(new):
-            sample = self.samples[slot]
+            written, sample = [token for token, _ in found.of(slot)], self.samples[slot]
+            self._last[slot] = written[-1]
             if sample is not None and needs(sample.request) == "full":
-                self._history["output"][slot, tokens[slot]] += 1
-        return Tokens(tokens, logprobs)
+                np.add.at(self._history["output"][slot], written, 1)
+        return found
 
     # -- what the steps are given -------------------------------------------------------------------------
 
@@ -260,3 +315,7 @@ class _Sent:
     def given(self) -> tuple[Any, ...]:
         """What a draw is given beside logits."""
         return self.settings, self.positions, self.known, self.output
+
+    def drawn(self) -> tuple[Any, ...]:
+        """What the draws of drafts are given beside logits and what their decode is given."""
+        return self.settings, self.known, self.output

@@ -30,6 +30,7 @@ from partita.engine.cache import (
     ringed,
     roomy,
 )
+from partita.engine.draft_steps import DraftSteps
 from partita.engine.local import Local
 from partita.engine.ops import JaxOps
 from partita.engine.requests import check_model
@@ -70,7 +71,7 @@ class Programs(Shapes):
         self.reshard_cache, self.insert, self.grown = map(
             cache, (self._reshard_cache, self._insert, self._grown)
         )
-        self.decode, self.draws = cache(self._decode), DrawSteps(self)
+        self.decode, self.draws, self.drafts = cache(self._decode), DrawSteps(self), DraftSteps(self)
         self._zeros = cache(self._emptied)
         self.traced = 0
         """How often a step was traced, and so compiled: once for each layout and shape."""
@@ -81,8 +82,8 @@ class Programs(Shapes):
 
         def step(parameters, tokens, lengths):
             ops = self.ops()
-            run = self._pass(ops, layout, _positions(tokens))
-            logits, kv = self._forward(run, parameters, tokens, lengths)
+            run = self.pass_at(ops, layout, _positions(tokens))
+            logits, kv = self.forward(run, parameters, tokens, lengths)
             return logits.value, self._windows(ops, layout, kv, lengths)
 
         out = self._logits_spec(layout), self.cache_specs(*kept(layout))
@@ -96,7 +97,7 @@ class Programs(Shapes):
             t = local_part(part, sharding)
             shards = product(self.mesh.size, layout.attn_s)
             width = t.value.shape[sharding.dims.index("S")] * shards
-            return plain_part(ringed(ops, t, held, self.places(layer, width)))
+            return plain_part(ringed(ops, t, held, self.places(layer, width), None))
 
         return tuple((recent(i, keys, k), recent(i, values, v)) for i, (k, v) in enumerate(kv))
 
@@ -117,7 +118,7 @@ class Programs(Shapes):
 
         def step(parameters, cache, tokens, held, counts):
             weights, layers = self.weights(parameters)
-            run = self._pass(self.ops(), layout, held[:, None] + _positions(tokens), held + counts)
+            run = self.pass_at(self.ops(), layout, held[:, None] + _positions(tokens), held + counts)
             x = transformer.embed(run, weights, Local(tokens, parse("B L")))
             x, new = transformer.blocks(run, layers, x, self._parts(cache, layout))
             if not unembeds:
@@ -133,29 +134,32 @@ class Programs(Shapes):
         """(parameters, tokens [B L]) -> float32 logits [B L V] of every token, V padded."""
 
         def step(parameters, tokens):
-            run = self._pass(self.ops(), layout, _positions(tokens))
-            logits, _ = self._forward(run, parameters, tokens)
+            run = self.pass_at(self.ops(), layout, _positions(tokens))
+            logits, _ = self.forward(run, parameters, tokens)
             return logits.value
 
         return self.jit(step, (self.parameter_specs(), WHOLE), self._logits_spec(layout), layout=layout)
 
-    def _reshard_cache(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
-        """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`.
+    def _reshard_cache(
+        self, source: Layout, target: Layout, capacity: int, queries: int = 1
+    ) -> Callable[..., Any]:
+        """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`, for
+        steps of `queries`.
 
         Positions are interleaved over chips, so that a cache grows by places at the end of every chip.
         """
         before, after = kept(source), kept(target)
 
         def step(kv, lengths):
-            ops, held = self.ops(), Local(lengths, parse("B"))
+            ops, held, room = self.ops(), Local(lengths, parse("B")), (capacity, queries)
             return tuple(
-                tuple(map(partial(self._moved, ops, held, capacity, layer), before, after, pair))
+                tuple(map(partial(self._moved, ops, held, room, layer), before, after, pair))
                 for layer, pair in enumerate(kv)
             )
 
         return self.jit(step, (self.cache_specs(*before), WHOLE), self.cache_specs(*after))
 
-    def _insert(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
+    def _insert(self, source: Layout, target: Layout, capacity: int, queries: int = 1) -> Callable[..., Any]:
         """(cache of slots (donated), keys and values of prompts, lengths [B], rows [n], slots [n]) -> cache.
 
         These rows of the prompts come into these slots; a slot below zero takes nothing.
@@ -170,7 +174,8 @@ class Programs(Shapes):
                 layer: int, source: Sharding, target: Sharding, old: CachePart, new: CachePart
             ) -> CachePart:
                 whole = target.split("B", "")
-                moved = local_part(self._moved(ops, held, capacity, layer, source, whole, new), whole)
+                room = capacity, queries
+                moved = local_part(self._moved(ops, held, room, layer, source, whole, new), whole)
                 return plain_part(into_slots(local_part(old, target), moved, rows, slots, first))
 
             return tuple(
@@ -186,15 +191,16 @@ class Programs(Shapes):
         self,
         ops: JaxOps,
         lengths: Local,
-        capacity: int,
+        room: tuple[int, int],
         layer: int,
         before: Sharding,
         after: Sharding,
         part: CachePart,
     ) -> CachePart:
-        """Keys or values of a layer in another sharding, with the places that decode's cache has."""
-        places = self.places(layer, capacity)
-        t = ringed(ops, local_part(part, before), lengths, places)
+        """Keys or values of a layer in another sharding, with the places that decode's cache has: its `room`
+        is a capacity, and the queries of a step."""
+        places, window = self.places(layer, *room), self.model.window if self.model.is_local(layer) else None
+        t = ringed(ops, local_part(part, before), lengths, places, window)
         t = transformer.reshard_cache(ops, t, str(after))
         return plain_part(roomy(t, places // product(self.mesh.size, after["S"])))
 
@@ -207,8 +213,8 @@ class Programs(Shapes):
 
         def step(parameters, cache, tokens, positions):
             after = positions + 1
-            run = self._pass(self.ops(), layout, positions[:, None], after)
-            logits, cache = self._forward(run, parameters, tokens[:, None], cache=cache)
+            run = self.pass_at(self.ops(), layout, positions[:, None], after)
+            logits, cache = self.forward(run, parameters, tokens[:, None], cache=cache)
             return logits.value, jnp.where(positions < 0, positions, after), cache
 
         cache = self.cache_specs(*kept(layout))
@@ -253,13 +259,13 @@ class Programs(Shapes):
     def on_cpu(self) -> bool:
         return self.device_mesh.devices.flat[0].platform == "cpu"
 
-    def _pass(
+    def pass_at(
         self, ops: JaxOps, layout: Layout, positions: jax.Array, lengths: jax.Array | None = None
     ) -> Pass[Local]:
         held = None if lengths is None else Local(lengths, parse("B"))
         return Pass(ops, self.model, layout, Local(positions, parse("B L")), held)
 
-    def _forward(
+    def forward(
         self,
         run: Pass[Local],
         parameters: Mapping[str, jax.Array],
@@ -376,14 +382,18 @@ class DrawSteps:
 
         return self._compiled(step, (self._programs.spec(before), WHOLE), target, kind)
 
-    def _drawn(self, logits: Local, kind: Kind, settings, positions, known, output) -> Draw:
-        split = logits.sharding.without("L")
+    def drawing(self, logits: Sharding, settings, positions, known, output) -> Drawing[Local]:
+        """What tokens are drawn by, of logits in this sharding."""
+        split = logits.without("L")
         history = {} if output is None else {**known, "output": output}
-        drawing = Drawing(
+        return Drawing(
             {name: Local(value, parse("B M" if value.ndim > 1 else "B")) for name, value in settings.items()},
             Local(positions, parse("B")),
             {name: Local(value, split) for name, value in history.items()},
         )
+
+    def _drawn(self, logits: Local, kind: Kind, settings, positions, known, output) -> Draw:
+        drawing = self.drawing(logits.sharding, settings, positions, known, output)
         ops, vocabulary = self._programs.ops(), self._programs.model.vocabulary
         drawn = sample(ops, logits, vocabulary, kind, drawing)
         return Draw(*(None if t is None else t.value for t in (drawn.tokens, drawn.output, drawn.logprobs)))

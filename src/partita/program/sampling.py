@@ -67,6 +67,32 @@ class SamplingOps(Ops[T], Protocol[T]):
         """`output` [B V] with one more of each sequence's token [B]."""
         ...
 
+    def each(self, logits: T) -> T:
+        """[B L V] -> [BL 1 V]: the logits after every token as those of a sequence of its own."""
+        ...
+
+    def spread(self, t: T, logits: T) -> T:
+        """[B ...] -> [BL ...]: what is known of a sequence, for each of the L tokens of logits [B L V]."""
+        ...
+
+    def following(self, positions: T, logits: T) -> T:
+        """[B] -> [BL]: each position and those behind it, one for each of the L tokens of logits [B L V]."""
+        ...
+
+    def with_drafts(self, output: T, drafts: T) -> T:
+        """`output` [B V] -> [BL V]: with one more of every token of `drafts` [B L] up to each of the L, the
+        first of them left out, which is counted already."""
+        ...
+
+    def accepted(self, tokens: T, drafts: T, counts: T) -> T:
+        """[B]: how many of `drafts` [B L] behind the first are what was drawn in their place, `tokens` [BL],
+        up to the first that is not; `counts` [B] of the L are there."""
+        ...
+
+    def count_accepted(self, output: T, tokens: T, accepted: T) -> T:
+        """`output` [B V] with one more of each sequence's tokens [BL] that stand: `accepted` [B] and one."""
+        ...
+
     def heat(self, logits: T, vocabulary: int, settings: Mapping[str, T]) -> T:
         """Logits over the temperature (as they are where that is 0); minus infinity in the padding."""
         ...
@@ -223,6 +249,50 @@ def sample(
             likeliest = ops.to(ops.alternatives(own, vocabulary, ALTERNATIVES), "B V M")
             logprobs = ops.logprobs(likeliest, logit, ALTERNATIVES)
         return Drawn(tokens, ops.count(drawing.history["output"], ops.to(tokens, batch)), logprobs)
+
+
+@dataclass(frozen=True)
+class Drafts(Generic[T]):
+    """Tokens that sequences may go on with, to be verified in one step."""
+
+    tokens: T
+    """[B L]: the last token of each sequence, then those drafted, then padding."""
+    counts: T
+    """[B]: how many of the L are no padding."""
+
+
+def verify(
+    ops: SamplingOps[T],
+    logits: T,
+    vocabulary: int,
+    kind: Kind,
+    drawing: Drawing[T],
+    drafts: Drafts[T],
+) -> tuple[Drawn[T], T]:
+    """What is drawn after each of the L tokens of `drafts`, from logits [B L V_fe], and how many drafted
+    tokens each sequence accepts [B].
+
+    Of what is drawn, tokens [BL], a sequence writes its first accepted + 1, which are exactly those that as
+    many steps of one token draw: the noise is that of their positions, and penalties count the drafted tokens
+    before. (A drafted token needs no probability: it is accepted where it is what is drawn, with the chance
+    that the model gives it, as in Leviathan et al. 2023, section 2.3, for a draft without randomness.)
+    `drawing.positions` [B] are where the first of them will stand; `Drawn.output` counts those written.
+    """
+    with ops.scope("drafts"):
+        history = {name: ops.spread(t, logits) for name, t in drawing.history.items() if name != "output"}
+        if kind == "full":
+            tokens = ops.to(drafts.tokens, f"B_{logits.sharding['B']} L")
+            history["output"] = ops.with_drafts(drawing.history["output"], tokens)
+        settings = {name: ops.spread(t, logits) for name, t in drawing.settings.items()}
+        each = Drawing(settings, ops.following(drawing.positions, logits), history)
+    drawn = sample(ops, ops.each(logits), vocabulary, kind, each)
+    with ops.scope("drafts"):
+        accepted, output = ops.accepted(drawn.tokens, drafts.tokens, drafts.counts), None
+        if kind == "full":
+            batch = f"B_{logits.sharding['B']}"
+            own, kept = ops.to(drawn.tokens, batch), ops.to(accepted, batch)
+            output = ops.count_accepted(drawing.history["output"], own, kept)
+        return Drawn(drawn.tokens, output, drawn.logprobs), accepted
 
 
 def _search(ops: SamplingOps[T], logits: T, ranked: T, floor: T, settings: Mapping[str, T], by: Weight) -> T:

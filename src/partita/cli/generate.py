@@ -12,6 +12,7 @@ from partita.cli import prompts as p
 from partita.cli import sampling_options as s
 from partita.cli.generated import stream
 from partita.cli.output import progress_bar, show_json, show_note
+from partita.engine.drafting import check_draft
 from partita.engine.load import EngineRequest, Placement
 from partita.program.options import RunOptions, overlap_of
 from partita.specs.sampling import Sampling
@@ -81,6 +82,9 @@ def command(
     chunk: Annotated[
         int | None, typer.Option("--chunk", help="Most prompt tokens to read in one step.")
     ] = None,
+    draft: Annotated[
+        str, typer.Option("--draft", help="n-gram drafts: off, ngram, or auto (verified where that pays).")
+    ] = "auto",
     overlap: o.Overlap = "none",
     json: o.AsJson = False,
 ) -> None:
@@ -120,7 +124,13 @@ def command(
     if planned is not None and planned != checkpoint.model.name:
         show_note(f"the plan was made for {planned}; its mesh and layouts run {checkpoint.model.name}")
     request = EngineRequest(
-        dtype=dtype, weights=weights, kv=kv, chunk=chunk, run_options=run_options, devices=devices
+        dtype=dtype,
+        weights=weights,
+        kv=kv,
+        chunk=chunk,
+        run_options=run_options,
+        devices=devices,
+        draft=check_draft(draft),
     )
     if (error := checkpoint.tokenizer_error) is not None:
         show_note(f"the tokenizer is not understood, so the text is shown as token ids ({error})")

@@ -71,9 +71,12 @@ class DraftSteps:
         long."""
 
     def pair(self, layout: Layout, kind: Kind, rows: Rows) -> Pair:
-        """Both steps for so many rows; those that `prepare` compiles are waited for."""
+        """Both steps for so many rows; those that `prepare` compiles are waited for, others compiled now."""
         ahead = self._ahead.get((layout, kind, rows))
-        return Pair(self.decode(layout), self.verify(layout, kind)) if ahead is None else ahead.result()
+        if ahead is None:
+            ahead = self._ahead[layout, kind, rows] = Future()
+            ahead.set_result(Pair(self.decode(layout), self.verify(layout, kind)))
+        return ahead.result()
 
     def state(self, layout: Layout, kind: Kind, rows: Rows) -> State:
         """How far `prepare` has come with the steps for so many rows."""

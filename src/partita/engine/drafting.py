@@ -208,6 +208,8 @@ class Drafter:
         self._writing: dict[int, Writing] = {}
         self.gain = 0.0
         """Tokens for the time of one in the next step, as expected; above 1 it pays."""
+        self.steps: list[int] = []
+        """Tokens that each step wrote, of those that verified drafts."""
 
     def begin(self, slot: int, prompt: Sequence[int], most: int) -> None:
         if self.draft != "off":
@@ -219,6 +221,11 @@ class Drafter:
 
     def end(self, slot: int) -> None:
         self._writing.pop(slot, None)
+
+    @property
+    def slots(self) -> list[int]:
+        """Those that are written."""
+        return list(self._writing)
 
     def drafts(self) -> Mapping[int, list[int]]:
         """Drafts to verify in the next step, by slot; none where that does not pay."""

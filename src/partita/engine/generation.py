@@ -103,7 +103,9 @@ def _next(slots: Slots, drafter: Drafter) -> Tokens:
     began, beside = time.perf_counter(), slots.verifying == "compiling"
     found = slots.verify(drafts) if drafts else slots.step()
     seconds, steps = time.perf_counter() - began, slots.programs.drafts
-    if not drafts:  # the longest has compiled
+    if found.counts is not None:
+        drafter.steps.append(int(sum(found.counts[slot] for slot in drafter.slots)))
+    else:  # the longest of these has compiled
         steps.compile_seconds = max(seconds, steps.compile_seconds)
     if not beside:
         drafter.pace.timed(seconds, bool(drafts))

@@ -3,8 +3,8 @@
     python bench/drafting.py [--model smollm2-135m] [--tokens 192] [--turns 5] [--devices 1] [--json FILE]
 
 Two prompts, each continued greedily and drawn with a seed: one whose continuation repeats it, and one that is
-continued without repeats (at temperature 1, or greedily with a repetition penalty). Every case is run first to
-compile what it needs, then both settings take turns. A turn is timed from its first token to its
+continued without repeats (at temperature 1, or greedily with a repetition penalty). Every case is run first
+to compile what it needs, then both settings take turns. A turn is timed from its first token to its
 last, by the clock and by the process' own time, which a busy machine disturbs less. That drafts change no
 token is checked.
 """

@@ -19,10 +19,12 @@ from partita.advice.sensitivity import Sensitivity, sensitivities
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Setting
 from partita.planner.disaggregation import DisaggregatedPlan
+from partita.planner.drafting import DraftedStep, drafted_steps
 from partita.planner.pair import Pair
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan
 from partita.planner.serving import Server, server
+from partita.specs.drafts import DraftRequest
 from partita.specs.traffic import Traffic
 
 _RIVALS = 12
@@ -34,13 +36,19 @@ class Advice:
     """The analyses of one plan.
 
     traffic: the requests it is for, where they are not all alike. rate: prompts per second. price: the price
-    of a chip-hour, in the user's currency.
+    of a chip-hour, in the user's currency. draft: drafts to price decode with.
     """
 
     plan: Plan
     traffic: Traffic | None = None
     rate: float | None = None
     price: float | None = None
+    draft: DraftRequest | None = None
+
+    @cached_property
+    def drafted(self) -> tuple[DraftedStep, ...]:
+        """Decode with the drafts that are asked for."""
+        return () if self.draft is None else drafted_steps(self.plan.chosen, self.draft)
 
     @cached_property
     def rules(self) -> dict[str, list[Rule]]:
@@ -95,6 +103,7 @@ class Advice:
             "other_engines": self.other_engines,
             "server": self.server.as_json(self.rate, self.price),
             "traffic": None if self.traffic is None else self.traffic.as_json(),
+            "drafts": None if self.draft is None else [step.as_json() for step in self.drafted],
             "disaggregated": None if disaggregated is None else disaggregated.as_json(),
             "comparison": None if other is None else compare(self.plan, other).as_json(),
         }

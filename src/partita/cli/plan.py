@@ -26,6 +26,7 @@ from partita.planner.plan import Plan, best_plan
 from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SavedPlan, load_plan
 from partita.sharding.mesh import parse_mesh
+from partita.specs.drafts import parse_draft
 from partita.specs.units import parse_bytes, parse_duration, parse_price, parse_rate
 
 _SHOWN_FROM = 4
@@ -66,6 +67,7 @@ def command(
     disaggregate: Annotated[
         bool, typer.Option("--disaggregate", help="Also plan prefill and decode on separate pools of chips.")
     ] = False,
+    draft: p.DraftText = None,
     top: Annotated[int, typer.Option("--top", help="How many pairs of layouts to list.")] = 5,
     compare: Annotated[
         Path | None, typer.Option("--compare", help="A saved plan to compare with this one.")
@@ -104,6 +106,7 @@ def command(
         basis=None if by is None else parse_basis(by),
         top=top,
     )
+    drafts = None if draft is None else parse_draft(draft)
     paid = None if price is None else parse_price(price)
     other = None if compare is None else _other(compare)
     if plot is not None:
@@ -123,7 +126,7 @@ def command(
         if not request.auto_batch or len(request.batches(1)) == 1:
             found = replace(found, tables=over_batches(found.tables))
         plot_frontier(found, plot)
-    advice = Advice(found, traffic, rate=request.rate, price=_price(found, paid))
+    advice = Advice(found, traffic, rate=request.rate, price=_price(found, paid), draft=drafts)
     if json or save is not None:
         written = advice.as_json(pools, other)
         if save is not None:

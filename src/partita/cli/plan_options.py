@@ -71,6 +71,13 @@ Memory = Annotated[Text, typer.Option("--memory", help="Most memory to use of ea
 Rate = Annotated[
     Text, typer.Option("--rate", help="Arrival rate of prompts, which the plan must sustain: 3/s.")
 ]
+DraftText = Annotated[
+    Text,
+    typer.Option(
+        "--draft",
+        help="Also price decode with drafts: mtp, eagle3 or ngram, such as mtp,acceptance=0.85,k=1.",
+    ),
+]
 Stages = Annotated[
     Text, typer.Option("--stages", help="Pipeline stages over the nodes, or auto (the default).")
 ]

@@ -27,7 +27,7 @@ from partita.cost.schedule import (
     prefill_seconds,
 )
 from partita.cost.setting import Setting
-from partita.cost.step import Step, StepShape, price_step
+from partita.cost.step import Step, StepOptions, StepShape, price_step
 from partita.sharding.layout import Layout, Storage, resolve
 from partita.sharding.roles import Roles
 from partita.sharding.spec import parse
@@ -76,7 +76,8 @@ class ChipMemory(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """A phase of `batch` sequences: prompts of `tokens` each, or decode on a cache of `tokens` each.
+    """A phase of `batch` sequences: prompts of `tokens` each, or decode on a cache of `tokens` each. A chunk
+    of decode with more than one query verifies drafts.
 
     `microbatch_tokens` is that of a runtime which cuts a batch as `Profile.microbatch_tokens` says.
     """
@@ -142,7 +143,8 @@ class PhaseRun:
         found = self._layouts.get(chunk.queries)
         if found is None:
             mesh, size = self.setting.mesh, self.microbatches[1]
-            found = resolve(self.roles, self.storage, mesh, size, chunk.queries)
+            queries = 1 if self.phase == "decode" else chunk.queries  # drafts take decode's own layout
+            found = resolve(self.roles, self.storage, mesh, size, queries)
             self._layouts[chunk.queries] = found
         return found
 
@@ -237,13 +239,14 @@ class PhaseRun:
         return found
 
     def _price(self, chunk: Chunk, part: StageLayers) -> Step:
-        setting = self.setting
+        setting, verifies = self.setting, self.phase == "decode" and chunk.queries > 1
         return price_step(
             setting.model,
             self.layout(chunk),
             setting.mesh.size,
             setting.formats,
             StepShape(self.microbatches[1], chunk.queries, chunk.context),
+            StepOptions(verifies=verifies),
             part=part if chunk.last else replace(part, unembeds=False),
         )
 

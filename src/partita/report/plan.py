@@ -16,6 +16,7 @@ from partita.planner.pair import Pair
 from partita.planner.plan import Plan
 from partita.report import advice as shown
 from partita.report.compare import comparison
+from partita.report.drafts import drafts_table
 from partita.report.frontier import frontier_table
 from partita.report.predictions import estimate_note, phase_text, prediction_table, step_text
 from partita.report.tables import layout_text, limit_text, plain_table
@@ -55,6 +56,8 @@ def plan(
     ]
     if len(found.frontier) > 2:
         parts += [Text(), frontier_table(found)]
+    if advice.drafted:
+        parts += [Text(), drafts_table(advice.drafted, found.ranked_by)]
     if pools is not None:
         parts += [Text(), disaggregated(pools, found)]
     if other is not None:

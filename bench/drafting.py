@@ -27,13 +27,14 @@ from partita import Engine
 from partita.engine.drafting import Drafter
 from partita.specs.sampling import Sampling
 
-REPEATED = """The log of the server, one JSON object a line:
-{"time": "10:00:01", "level": "info", "user": "alice", "action": "login", "status": "ok"}
-{"time": "10:00:02", "level": "info", "user": "alice", "action": "read", "status": "ok"}
-{"time": "10:00:03", "level": "info", "user": "alice", "action": "write", "status": "ok"}
-{"time": "10:00:04", "level": "info", "user": "alice", "action": "read", "status": "ok"}
-{"time": "10:00:05", "level": "info", "user": "alice", "action": "write", "status": "ok"}
+CODE = """def area(shape):
+    if shape.kind == "circle":
+        return 3.14159 * shape.radius ** 2
+    if shape.kind == "square":
+        return shape.side ** 2
+    raise ValueError(shape.kind)
 """
+REPEATED = f"Original:\n{CODE}\nCopy:\n{CODE}\nCopy:\n"
 PROSE = "In the autumn of that year the old ferryman told us how the river had changed its bed. He said"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "repeats, greedy": (REPEATED, {}),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Literal, get_args
 
 from partita.errors import InputError
@@ -33,8 +34,10 @@ _DECAY = 0.8
 """What a draft counts for beside the next one of its class."""
 _RECENT = 16
 """Steps whose seconds are kept."""
-_ENOUGH = 2
+_ENOUGH = 3
 """Steps of a kind that must have been timed for their seconds to count."""
+_AGAIN = 32
+"""After so many steps that verify comes one that does not, so that these are timed now and then."""
 
 
 def check_draft(draft: object) -> Draft:
@@ -112,9 +115,13 @@ class Acceptance:
         self._accepted, self._drafts = [0.0] * len(_CLASSES), [1.0] * len(_CLASSES)
 
     def count(self, length: int, accepted: int) -> None:
-        number = _class(length)
-        self._accepted[number] = self._accepted[number] * _DECAY + accepted
-        self._drafts[number] = self._drafts[number] * _DECAY + 1
+        """A draft behind a match of so many tokens. As it is accepted the match grows: what was accepted from
+        where it came to a longer class counts there too."""
+        for number, least in enumerate(_CLASSES):
+            grown = max(0, least - length)
+            if grown <= accepted and (number == _class(length) or grown):
+                self._accepted[number] = self._accepted[number] * _DECAY + accepted - grown
+                self._drafts[number] = self._drafts[number] * _DECAY + 1
 
     def expected(self, length: int, so_far: int = 0) -> float:
         """Tokens that are accepted of the next draft; `so_far` of another are, which is still going on."""
@@ -165,16 +172,16 @@ class Writing:
         watched = self._watched
         if watched is None:
             watched = self._watched = _Watched(length, tokens)
-        so_far = watched.come if _class(watched.length) == _class(length) else 0
-        return tokens, min(self.acceptance.expected(length, so_far), len(tokens))
+        # of a repetition the match grows with each token: what has come speaks for the longer one too
+        return tokens, min(self.acceptance.expected(length, watched.come), len(tokens))
 
 
 @dataclass
 class Pace:
     """Seconds of a step that verifies drafts beside those of one that does not.
 
-    priced: their ratio by the cost model, which counts until steps of both kinds have been timed. Of those
-    timed the fastest of the last count: what else runs on a machine only makes them longer.
+    priced: their ratio by the cost model, which counts until steps of both kinds have been timed: then it is
+    that of the medians of the last.
     """
 
     priced: float
@@ -187,13 +194,13 @@ class Pace:
     @property
     def single(self) -> float:
         """Seconds of a step of one token; 0 where none has been timed."""
-        return min(self._single, default=0.0)
+        return median(self._single) if self._single else 0.0
 
     @property
     def ratio(self) -> float:
         if min(len(self._single), len(self._verified)) < _ENOUGH:
             return self.priced
-        return min(self._verified) / min(self._single)
+        return median(self._verified) / median(self._single)
 
 
 class Drafter:
@@ -210,6 +217,7 @@ class Drafter:
         """Tokens for the time of one in the next step, as expected; above 1 it pays."""
         self.steps: list[int] = []
         """Tokens that each step wrote, of those that verified drafts."""
+        self._in_a_row = 0
 
     def begin(self, slot: int, prompt: Sequence[int], most: int) -> None:
         if self.draft != "off":
@@ -239,7 +247,11 @@ class Drafter:
             self.gain = 0.0
             return found
         self.gain = (1 + expected / len(self._writing)) / self.pace.ratio
-        return found if self.draft == "ngram" or self.gain > 1 else {}
+        if self.draft == "ngram":
+            return found
+        pays = self.gain > 1 and self._in_a_row < _AGAIN
+        self._in_a_row = self._in_a_row + 1 if pays else 0
+        return found if pays else {}
 
     @property
     def seconds_to_save(self) -> float:

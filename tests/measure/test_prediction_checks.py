@@ -8,12 +8,13 @@ from fractions import Fraction
 
 import pytest
 from tests.combinations import tiny_model
+from tests.sizes import some
 
 from partita.cost.ledger import Entry, Ledger
 from partita.cost.step import StepShape, price_step
 from partita.engine.steps import Programs
 from partita.measure.counts import Counts, predicted, sent_bytes
-from partita.measure.verify import Check, check_decode, check_prefill, verify
+from partita.measure.verify import Check, check_decode, check_drafts, check_prefill, verify
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs.formats import Formats
 from partita.specs.workload import Workload
@@ -182,3 +183,31 @@ def test_totals_by_kind():
     counts.add("all-reduce", "z", Fraction(8), 1)
     assert counts.messages == {("all-gather", "xy"): 2, ("all-gather", "z"): 1, ("all-reduce", "z"): 1}
     assert counts.by_kind() == {"all-gather": 24 + 1 / 3, "all-reduce": 8}
+
+
+@pytest.mark.parametrize(
+    ("layout", "batch", "changes"),
+    some(
+        3,
+        [
+            ("ws2d/batch", 8, {}),
+            ("ws1d/context", 4, {"window": 5, "global_period": 2, "layers": 3}),
+            ("wg-xy/heads", 8, {"window": 12}),
+            ("wg-xyz/batch", 8, {}),
+            ("ws2d/context", 1, {"window": 5, "global_period": 2, "layers": 3}),
+            ("x=replica,y=f,z=e/x=batch,y=heads,z=heads", 6, {}),
+        ],
+    ),
+)
+def test_steps_that_verify_drafts_are_exact(layout: str, batch: int, changes: dict[str, int]):
+    """Decode of several tokens each, and their draws, by the trace and the compiled program."""
+    model, roles = MODEL.model_copy(update=changes), parse_layout(layout, "xyz")
+    storage = plan_storage(model, MESH, roles, roles)
+    programs, found = Programs(model, MESH, storage, F32), resolve(roles, storage, MESH, batch, 1)
+    check = check_drafts(programs, found, batch, 16, 8, compiled=True)
+    assert check.exact
+    assert check.memory is not None
+    assert check.memory[0] > 0
+    one = check_decode(programs, found, batch, 16, compiled=False)
+    # eight tokens for one, and in windows rings that have room for them
+    assert 6 < check.predicted.flops / one.predicted.flops < 9

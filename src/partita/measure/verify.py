@@ -15,7 +15,7 @@ from partita.cost.step import StepOptions, StepShape, price_cache_reshard, price
 from partita.engine.engine import EngineOptions
 from partita.engine.steps import Programs
 from partita.measure.counts import Counts, count_hlo, count_jaxpr, predicted
-from partita.measure.launches import Launch, decode_launches, ints, prefill_launches
+from partita.measure.launches import Launch, decode_launches, draft_launches, ints, prefill_launches
 from partita.sharding.layout import Layout, plan_storage, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.padding import ceil_to, product, union
@@ -108,6 +108,22 @@ def check_decode(programs: Programs, layout: Layout, batch: int, context: int, c
     )
     launches, held = decode_launches(programs, layout, batch, context), int(step.memory_bytes)
     return _check(programs, "decode", str(layout.roles), launches, step.ledger, compiled, held)
+
+
+def check_drafts(
+    programs: Programs, layout: Layout, batch: int, context: int, width: int, compiled: bool
+) -> Check:
+    """Checks a decode step of `width` tokens of each sequence, all but the first drafted, and their draws."""
+    step = price_step(
+        programs.model,
+        layout,
+        programs.mesh.size,
+        programs.formats,
+        StepShape(batch, width, context),
+        StepOptions(verifies=True, run_options=programs.run_options),
+    )
+    launches, held = draft_launches(programs, layout, batch, context, width), int(step.memory_bytes)
+    return _check(programs, "decode of drafts", str(layout.roles), launches, step.ledger, compiled, held)
 
 
 def check_cache_reshard(

@@ -16,6 +16,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from partita import Engine
-from partita.engine.drafting import Drafter
+from partita.engine.drafting import WIDTH, Drafter, Pace
 from partita.specs.sampling import Sampling
 
 CODE = """def area(shape):
@@ -97,7 +98,19 @@ def measure(engine: Engine, prompt: str, request: Sampling, turns: int) -> dict[
         "verified_steps": verified,
         "tokens_per_verified_step": sum(last.steps) / verified if verified else None,
         "step_ratio": last.pace.ratio if verified else None,
+        "lookup_microseconds": lookup_seconds(engine.tokens(prompt), expected) * 1e6,
     }
+
+
+def lookup_seconds(prompt: Sequence[int], tokens: Sequence[int]) -> float:
+    """What finding drafts takes the host for each token, whether or not they are verified."""
+    drafter = Drafter("auto", WIDTH, Pace(2.0))
+    drafter.begin(0, prompt, len(tokens))
+    start = time.process_time()
+    for token in tokens:
+        drafter.drafts()
+        drafter.push(0, token)
+    return (time.process_time() - start) / len(tokens)
 
 
 def run(engine: Engine, draft: Any, prompt: str, request: Sampling) -> tuple[list[int], float, float]:
@@ -122,6 +135,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
         "steps verified",
         "tokens each",
         "step ratio",
+        "lookup, us",
     ):
         table.add_column(column, justify="left" if column == "case" else "right")
     for name, case in found.items():
@@ -133,6 +147,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
             f"{statistics.median(own):.2f}",
             f"{case['verified_steps']}",
             *(f"{case[key]:.2f}" if case[key] else "" for key in ("tokens_per_verified_step", "step_ratio")),
+            f"{case['lookup_microseconds']:.0f}",
         )
     console.print(table)
 

@@ -44,7 +44,7 @@ class Verified(NamedTuple):
 class Rows(NamedTuple):
     """Slots, the tokens of each that a step reads, and those that a slot has room for."""
 
-    count: int
+    slots: int
     width: int
     capacity: int
 
@@ -90,7 +90,7 @@ class DraftSteps:
             return
         programs, sharding = self._programs, parse(logits_sharding(layout))
         decoded, drawn = jax.tree.map(_shape, given)
-        size = (rows.count, rows.width, programs.padded["V"])
+        size = (rows.slots, rows.width, programs.padded["V"])
         logits = jax.ShapeDtypeStruct(size, jnp.float32, sharding=programs.named(programs.spec(sharding)))
 
         def compiled() -> Pair:

@@ -56,8 +56,8 @@ def run(
     """The pieces of every sample of every request as they are drawn, each prompt with its request's settings.
 
     ending: gives the `Ending` that the text of a request, by its number, is written to. not_finite: what to
-    raise where the logits behind a request's prompt and these tokens are not finite. drafter: gives what drafts
-    for the slots.
+    raise where the logits behind a request's prompt and these tokens are not finite. drafter: gives what
+    drafts for the slots.
     """
     samples = [(number, copy) for number, request in enumerate(requests) for copy in range(request.n)]
     seeds = [secrets.randbits(63) if request.seed is None else request.seed for request in requests]

@@ -249,7 +249,7 @@ class Slots:
         one = steps.verify(found, *given[2:], *sent.drawn())
         sent.positions, sent.output, self._tokens = one.positions, one.output, one.last
         fetched = self._fetched(one, busy, one.accepted)
-        self._positions += np.where(busy, fetched.counts, 0)
+        self._positions += np.where(busy, [len(fetched.of(slot)) for slot in range(self.count)], 0)
         return fetched
 
     @property
@@ -275,7 +275,7 @@ class Slots:
         tokens, logprobs, extra = jax.device_get((draw.tokens, draw.logprobs, accepted))
         found = Tokens(tokens, logprobs, None if extra is None else extra + 1)
         for slot in np.flatnonzero(new):
-            written, sample = [token for token, _ in found.of(slot)], self.samples[slot]
+            written, sample = [token for token, _ in found.of(int(slot))], self.samples[slot]
             self._last[slot] = written[-1]
             if sample is not None and needs(sample.request) == "full":
                 np.add.at(self._history["output"][slot], written, 1)

@@ -83,7 +83,7 @@ def parse_draft(text: str) -> DraftRequest:
     method, *pairs = (part.strip() for part in text.split(","))
     if method not in METHODS:
         raise InputError("draft", text, _ACCEPTED)
-    given = dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in pairs)
+    given = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
     if len(given) < len(pairs) or given.keys() - {"acceptance", "k", "parameters"}:
         raise InputError("draft", text, _ACCEPTED)
     acceptance, drafted = given.get("acceptance"), given.get("k")

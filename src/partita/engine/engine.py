@@ -16,6 +16,7 @@ import numpy as np
 
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import Checkpoint
+from partita.engine.compile_cache import keep_compiled
 from partita.engine.devices import devices_for
 from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
@@ -150,6 +151,7 @@ class Engine:
 
         Raises InputError as `load` does.
         """
+        keep_compiled()
         devices = devices_for(placement.mesh.chips, request.devices)
         return cls(
             checkpoint,

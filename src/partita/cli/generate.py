@@ -33,7 +33,13 @@ def load_engine(
 
     check_prompts(checkpoint.model, [ids], max_tokens)
     with progress_bar() as tell:
-        return Engine.on(checkpoint, placement, request, lambda done, of: tell("placing weights", done, of))
+        return Engine.on(
+            checkpoint,
+            placement,
+            request,
+            lambda done, of: tell("placing weights", done, of),
+            expected=([len(ids)], [len(ids) + max_tokens]),
+        )
 
 
 def command(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from partita.engine.requests import check_stages
+from partita.engine.shapes import Capacity
 from partita.errors import InputError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan, load_plan
@@ -53,8 +54,8 @@ class EngineRequest:
     """How a model is to run, as a user says it.
 
     dtype, weights, kv: as in `number_formats`. chunk: tokens of a prompt that are read in one step, at most;
-    None for as many as are planned. devices: of the CPU, made where there is no accelerator. Raises
-    InputError for number formats that there are not.
+    None for as many as are planned. devices: of the CPU, made where there is no accelerator. capacity: as in
+    `EngineOptions`. Raises InputError for number formats that there are not.
     """
 
     dtype: str = "auto"
@@ -63,6 +64,7 @@ class EngineRequest:
     chunk: int | None = None
     run_options: RunOptions | None = None
     devices: int | None = None
+    capacity: Capacity | None = None
 
     def __post_init__(self) -> None:
         number_formats(self.dtype, self.weights, self.kv, "")

@@ -132,7 +132,7 @@ def test_the_names_of_the_package():
     from partita.errors import InputError
 
     assert (partita.Engine, partita.InputError) == (Engine, InputError)
-    assert set(partita.__all__) == {"Engine", "InputError", "Sampling", "plan"}
+    assert set(partita.__all__) == {"Capacity", "Engine", "InputError", "Sampling", "plan"}
     with pytest.raises(AttributeError, match="no attribute 'serve'"):
         _ = partita.serve  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -80,5 +80,6 @@ def request(random: np.random.Generator, most: str, **fixed: Any) -> Sampling:
     return Sampling(**{**found, **fixed})
 
 
-def prompt(random: np.random.Generator) -> list[int]:
-    return random.integers(0, MODEL.vocabulary, int(random.integers(1, 17))).tolist()
+def prompt(random: np.random.Generator, tokens: int | None = None) -> list[int]:
+    """So many tokens, or up to 16."""
+    return random.integers(0, MODEL.vocabulary, tokens or int(random.integers(1, 17))).tolist()

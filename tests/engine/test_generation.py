@@ -20,18 +20,18 @@ def usual() -> Engine:
 
 
 def test_samples_of_one_prompt_read_it_once(usual: Engine, monkeypatch: pytest.MonkeyPatch):
-    read, prefill = [], usual.programs.prefill
+    read, reads = [], usual.programs.read
 
     def counting(*given):
-        step = prefill(*given)
+        step = reads(*given)
 
-        def run(parameters, tokens, lengths):
-            read.append((tokens.shape[0], int(lengths.sum())))
-            return step(parameters, tokens, lengths)
+        def run(parameters, cache, logits, tokens, held, counts, ends):
+            read.append((tokens.shape[0], int(counts.sum())))
+            return step(parameters, cache, logits, tokens, held, counts, ends)
 
         return run
 
-    monkeypatch.setattr(usual.programs, "prefill", counting)
+    monkeypatch.setattr(usual.programs, "read", counting)
     ask = Sampling(max_tokens=6, temperature=1.5, n=8, seed=3)
     (samples,) = usual.complete([PROMPT], ask)
     assert read == [(1, len(PROMPT))]  # one row, and its four tokens

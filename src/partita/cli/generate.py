@@ -31,9 +31,16 @@ def load_engine(
     from partita.engine.engine import Engine
     from partita.engine.requests import check_prompts, fitted
 
-    check_prompts(checkpoint.model, [ids], fitted(checkpoint.model, len(ids), sampling).max_tokens)
+    max_tokens = fitted(checkpoint.model, len(ids), sampling).max_tokens
+    check_prompts(checkpoint.model, [ids], max_tokens)
     with progress_bar() as tell:
-        return Engine.on(checkpoint, placement, request, lambda done, of: tell("placing weights", done, of))
+        return Engine.on(
+            checkpoint,
+            placement,
+            request,
+            lambda done, of: tell("placing weights", done, of),
+            expected=([len(ids)], [len(ids) + max_tokens]),
+        )
 
 
 def command(

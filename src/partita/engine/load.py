@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from partita.engine.requests import check_stages
+from partita.engine.shapes import Capacity
 from partita.errors import InputError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan, load_plan
@@ -58,8 +59,8 @@ class EngineRequest:
     """How a model is to run, as a user says it.
 
     dtype, weights, kv: as in `number_formats`. chunk: tokens of a prompt that are read in one step, at most;
-    None for as many as are planned. devices: of the CPU, made where there is no accelerator. Raises
-    InputError for number formats that there are not, and for what is no whole number.
+    None for as many as are planned. devices: of the CPU, made where there is no accelerator. capacity: as in
+    `EngineOptions`. Raises InputError for number formats that there are not, and for what is no whole number.
     """
 
     dtype: str = "auto"
@@ -68,6 +69,7 @@ class EngineRequest:
     chunk: int | None = None
     run_options: RunOptions | None = None
     devices: int | None = None
+    capacity: Capacity | None = None
 
     def __post_init__(self) -> None:
         number_formats(self.dtype, self.weights, self.kv, "")

@@ -116,12 +116,11 @@ def test_a_difference_is_shown_and_exits_with_1(
     assert "Traceback" not in ran.err
 
 
-def test_a_tokenizer_that_is_not_understood_stops_only_text(partita: Partita, tiny: Path, tmp_path: Path):
+def test_a_tokenizer_that_is_not_understood_stops_only_text(partita: Partita, tmp_path: Path):
     other = tiny_gguf.write(tmp_path / "tiny.gguf", {"tokenizer.ggml.pre": "unheard-of"})
     ask = ("--max-tokens", 3, "--mesh", "x=1")
-    found = partita("generate", other, "--prompt-ids", "8,3", *ask)
-    known = partita("generate", tiny, "--prompt-ids", "8,3", *ask, "--json").json["tokens"]
-    assert (found.code, found.out) == (0, "".join(f"{token} " for token in known) + "\n")
+    found = partita("generate", other, "--prompt-ids", "8,3", "--logit-bias", "5=100", *ask)
+    assert (found.code, found.out) == (0, "5 5 5 \n")
     assert found.err.startswith("note: the tokenizer is not understood, so the text is shown as token ids")
     assert found.err.count("\n") == 1
     refused = partita("generate", other, "--prompt", "ab", *ask)
@@ -134,13 +133,3 @@ def test_a_tokenizer_that_is_not_understood_stops_only_text(partita: Partita, ti
     assert made.err.startswith("note: the tokenizer is not understood, so none is written")
     written = open_checkpoint(str(tmp_path / "out"))
     assert (written.tokenizer, written.eos_ids) == (None, {11})
-
-
-def test_special_tokens_are_shown_where_asked_for_and_stop_a_text(partita: Partita, tiny: Path):
-    """Token 11, <end>, is the likeliest with this bias."""
-    ask = ("generate", tiny, "--prompt-ids", "8", "--max-tokens", 2, "--mesh", "x=1", "--ignore-eos")
-    bias = ("--logit-bias", "11=100", "--json")
-    shown = partita(*ask, *bias, "--show-special").json
-    assert (shown["completion"], shown["tokens"]) == ("<end><end>", [11, 11])
-    stopped = partita(*ask, *bias, "--stop", "<end>").json
-    assert (stopped["completion"], stopped["tokens"], stopped["finish_reason"]) == ("", [11], "stop")

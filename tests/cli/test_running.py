@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+from tests.checkpoints import tiny_gguf
 from tests.cli.conftest import Partita
+
+from partita.checkpoints.open import open_checkpoint
 
 
 def test_generate_prints_one_object_and_the_same_tokens_as_a_plan_says(
@@ -111,3 +114,22 @@ def test_a_difference_is_shown_and_exits_with_1(
     assert "DIFFERS" in ran.out
     assert ran.out.rstrip().endswith("NOT exact")
     assert "Traceback" not in ran.err
+
+
+def test_a_tokenizer_that_is_not_understood_stops_only_text(partita: Partita, tmp_path: Path):
+    other = tiny_gguf.write(tmp_path / "tiny.gguf", {"tokenizer.ggml.pre": "unheard-of"})
+    ask = ("--max-tokens", 3, "--mesh", "x=1")
+    found = partita("generate", other, "--prompt-ids", "8,3", "--logit-bias", "5=100", *ask)
+    assert (found.code, found.out) == (0, "5 5 5 \n")
+    assert found.err.startswith("note: the tokenizer is not understood, so the text is shown as token ids")
+    assert found.err.count("\n") == 1
+    refused = partita("generate", other, "--prompt", "ab", *ask)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith(
+        "error: tokenizer.ggml.pre: 'unheard-of': not read; these are: default, gpt-2"
+    )
+    made = partita("quantize", other, tmp_path / "out")
+    assert made.code == 0
+    assert made.err.startswith("note: the tokenizer is not understood, so none is written")
+    written = open_checkpoint(str(tmp_path / "out"))
+    assert (written.tokenizer, written.eos_ids) == (None, {11})

@@ -104,6 +104,7 @@ class AttentionOps(Places):
             value = scores.value * (seen.scale * last)
         else:
             value = capped(scores.value * (seen.scale / seen.softcap)) * (seen.softcap * last)
+        value = jnp.where(value > _MASKED, value, jnp.nan)  # it would lose to what is masked
         visible = self._visible(scores, seen)
         return jnp.where(aligned(visible, "BLS", scores.sharding.dims), value, _MASKED)
 

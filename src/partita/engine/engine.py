@@ -219,7 +219,7 @@ class Engine:
         width = ceil_to(longest, math.lcm(_BUCKET, product(self.mesh.size, positions)))
         tokens, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
         for row, ids in enumerate(prompts):
-            tokens[row, : len(ids)], lengths[row] = ids, len(ids)
+            tokens[row, : len(ids)], tokens[row, len(ids) :], lengths[row] = ids, ids[-1], len(ids)
         return Batch(tokens, lengths, len(prompts), prefill, decode)
 
     def logits(self, prompts: Sequence[Sequence[int]]) -> list[np.ndarray]:
@@ -299,7 +299,11 @@ class Engine:
     def complete(
         self, prompts: Sequence[str | Sequence[int]], sampling: Sampling | Sequence[Sampling]
     ) -> list[list[Completion]]:
-        """All samples of every prompt, each prompt with settings of its own or all with the same."""
+        """All samples of every prompt, each prompt with settings of its own or all with the same.
+
+        Raises InputError for wrong input, and NotFiniteError where the logits of a prompt are infinite or no
+        numbers; it says which prompt's, and the others' texts are not given.
+        """
         prompts = separate(prompts)
         requests = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
         if not all(isinstance(request, Sampling) for request in requests):

@@ -56,8 +56,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The next token of every slot [slots], and of kind "full" log-probabilities [slots M] (see
-    `program.sampling.Drawn`). Those of free slots mean nothing."""
+    """The next token of every slot [slots], `NO_TOKEN` where its logits are not finite, and of kind "full"
+    log-probabilities [slots M] (see `program.sampling.Drawn`). Those of free slots mean nothing."""
 
     tokens: np.ndarray
     logprobs: np.ndarray | None = None
@@ -126,6 +126,7 @@ class Slots:
         for row, each in enumerate(prompts.ids):
             part = each[first : first + width]
             tokens[row, : len(part)] = part
+            tokens[row, len(part) :] = each[-1]  # padding as finite as the prompt: it is masked, not left out
         prompts.read += width
         prompts.steps += 1
         if prompts.done and not first and prompts.fixed is None:

@@ -16,7 +16,7 @@ from partita.checkpoints.gguf_model import ARCHITECTURES
 from partita.checkpoints.names import GGUF
 from partita.checkpoints.protocol import StoredCheckpoint, random_parameters
 from partita.errors import InputError
-from partita.program.rotary import frequencies
+from partita.program.positions import frequencies
 from partita.specs.model import LinearScaling, Llama3Scaling, Model, YarnScaling
 from partita.specs.parameters import all_parameters
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from partita.checkpoints.gguf_file import Metadata
 from partita.errors import InputError
-from partita.program.rotary import frequencies
+from partita.program.positions import frequencies
 from partita.specs.model import Llama3Scaling, Model
 from partita.specs.parameters import Shape
 from partita.specs.wording import describe

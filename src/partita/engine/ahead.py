@@ -85,7 +85,7 @@ def _reading(programs: Programs, reading: Reading, width: int) -> Job:
     cache, logits = _held(programs, reading, (width,))
     ends = jax.ShapeDtypeStruct((), np.bool_)
     return lambda: _compile(
-        programs.read(reading.layout), programs.parameters(), cache, logits, tokens, lengths, lengths, ends
+        programs.read(reading.layout), programs.parameters(), cache, logits, tokens, *[lengths] * 3, ends
     )
 
 

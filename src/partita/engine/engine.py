@@ -229,7 +229,8 @@ class Engine:
         """
         prompts = [whole_ids(ids) for ids in separate(prompts)]
         batch = self.batch(prompts)
-        found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
+        run = self.programs.logits(batch.prefill)
+        found = np.asarray(run(self.parameters, batch.tokens, batch.lengths))
         logits = [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
         for number, each in enumerate(logits):
             if (bad := np.flatnonzero(~np.isfinite(each).all(axis=1))).size:

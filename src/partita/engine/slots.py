@@ -139,7 +139,7 @@ class Slots:
         ends = np.bool_(np.any((counts > 0) & (held + counts == prompts.lengths)))
         run = self.programs.read(prompts.layout)
         prompts.logits, prompts.cache = run(
-            self.parameters, prompts.cache, prompts.logits, tokens, held, counts, ends
+            self.parameters, prompts.cache, prompts.logits, tokens, held, counts, prompts.lengths, ends
         )
         return prompts.done
 

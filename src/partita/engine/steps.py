@@ -82,7 +82,7 @@ class Programs(Shapes):
 
         def step(parameters, tokens, lengths):
             ops = self.ops()
-            run = self._pass(ops, layout, _positions(tokens))
+            run = self._pass(ops, layout, _positions(tokens), reach=lengths)
             logits, kv = self._forward(run, parameters, tokens, lengths)
             return logits.value, self._windows(ops, layout, kv, lengths)
 
@@ -110,29 +110,31 @@ class Programs(Shapes):
         return jax.ShapeDtypeStruct((batch, 1, self.padded["V"]), jnp.float32, sharding=place)
 
     def _extend(self, layout: Layout) -> Callable[..., Any]:
-        """(parameters, cache (donated), tokens [B L], held [B], counts [B]) -> logits [B 1 V], the cache.
+        """(parameters, cache (donated), tokens [B L], held [B], counts [B], reach [B]) -> logits [B 1 V], the
+        cache.
 
-        A chunk of `counts` new tokens, and padding, behind the `held` ones of each sequence.
+        A chunk of `counts` new tokens, and padding, behind the `held` ones of each sequence, whose prompt has
+        `reach` tokens in all.
         """
 
-        def step(parameters, cache, tokens, held, counts):
-            head, new = self._extended(layout, parameters, cache, tokens, held, counts)
+        def step(parameters, cache, tokens, held, counts, reach):
+            head, new = self._extended(layout, parameters, cache, tokens, held, counts, reach)
             return head(), new
 
         cache = self.cache_specs(*kept(layout))
-        in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE)
+        in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE, WHOLE)
         return self.jit(step, in_specs, (self._logits_spec(layout), cache), donate=(1,), layout=layout)
 
     def _read(self, layout: Layout) -> Callable[..., Any]:
-        """(parameters, cache (donated), logits [B 1 V] (donated), tokens [B L], held [B], counts [B], ends)
-        -> logits, the cache.
+        """(parameters, cache (donated), logits [B 1 V] (donated), tokens [B L], held [B], counts [B],
+        reach [B], ends) -> logits, the cache.
 
         As `_extend`; sequences without new tokens keep the logits they have, and all do unless some prompt
         `ends` in the chunk: then nothing need be unembedded.
         """
 
-        def step(parameters, cache, logits, tokens, held, counts, ends):
-            head, new = self._extended(layout, parameters, cache, tokens, held, counts)
+        def step(parameters, cache, logits, tokens, held, counts, reach, ends):
+            head, new = self._extended(layout, parameters, cache, tokens, held, counts, reach)
             first = self.ops().offset(parse(logits_sharding(layout))["B"], logits.shape[0])
             own = jax.lax.dynamic_slice_in_dim(counts, first, logits.shape[0])
 
@@ -142,28 +144,30 @@ class Programs(Shapes):
             return jax.lax.cond(ends, ended, lambda: logits), new
 
         cache, found = self.cache_specs(*kept(layout)), self._logits_spec(layout)
-        in_specs = (self.parameter_specs(), cache, found, WHOLE, WHOLE, WHOLE, WHOLE)
+        in_specs = (self.parameter_specs(), cache, found, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
         return self.jit(step, in_specs, (found, cache), donate=(1, 2), layout=layout)
 
     def _extended(
-        self, layout: Layout, parameters, cache: Cache, tokens, held, counts
+        self, layout: Layout, parameters, cache: Cache, tokens, held, counts, reach
     ) -> tuple[Callable[[], jax.Array], Cache]:
         """What finds the logits of the last of `counts` new tokens, and the cache with these."""
         weights, layers = self.weights(parameters)
-        run = self._pass(self.ops(), layout, held[:, None] + _positions(tokens), held + counts)
+        positions = held[:, None] + _positions(tokens)
+        run = self._pass(self.ops(), layout, positions, held + counts, reach)
         x = transformer.embed(run, weights, Local(tokens, parse("B L")))
         x, new = transformer.blocks(run, layers, x, self._parts(cache, layout))
         return lambda: transformer.head(run, weights, x, Local(counts, parse("B"))).value, _plain(new)
 
     def _logits(self, layout: Layout) -> Callable[..., Any]:
-        """(parameters, tokens [B L]) -> float32 logits [B L V] of every token, V padded."""
+        """(parameters, tokens [B L], lengths [B]) -> float32 logits [B L V] of every token, V padded."""
 
-        def step(parameters, tokens):
-            run = self._pass(self.ops(), layout, _positions(tokens))
+        def step(parameters, tokens, lengths):
+            run = self._pass(self.ops(), layout, _positions(tokens), reach=lengths)
             logits, _ = self._forward(run, parameters, tokens)
             return logits.value
 
-        return self.jit(step, (self.parameter_specs(), WHOLE), self._logits_spec(layout), layout=layout)
+        in_specs = (self.parameter_specs(), WHOLE, WHOLE)
+        return self.jit(step, in_specs, self._logits_spec(layout), layout=layout)
 
     def _reshard_cache(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
         """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`.
@@ -305,10 +309,15 @@ class Programs(Shapes):
         return self.device_mesh.devices.flat[0].platform == "cpu"
 
     def _pass(
-        self, ops: JaxOps, layout: Layout, positions: jax.Array, lengths: jax.Array | None = None
+        self,
+        ops: JaxOps,
+        layout: Layout,
+        positions: jax.Array,
+        lengths: jax.Array | None = None,
+        reach: jax.Array | None = None,
     ) -> Pass[Local]:
-        held = None if lengths is None else Local(lengths, parse("B"))
-        return Pass(ops, self.model, layout, Local(positions, parse("B L")), held)
+        held, whole = (None if each is None else Local(each, parse("B")) for each in (lengths, reach))
+        return Pass(ops, self.model, layout, Local(positions, parse("B L")), held, whole)
 
     def _forward(
         self,

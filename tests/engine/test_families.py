@@ -189,9 +189,7 @@ def test_tokens_turn_as_their_sequence_has_it_when_they_are_read(
     """A prompt turns by its whole length, whatever the chunks and the prompts beside it; what follows by the
     length up to itself, and what was cached before stays as it is: as `generate` in transformers does it."""
     others = {"window": WINDOW, "global_period": 2, "qk_norm": True, "kv_heads": 3}
-    model = Model.model_validate(
-        {"name": kind, **SIZES, "kv_heads": 3, "rotary_scaling": BY_LENGTH[kind]} | window
-    )
+    model = Model.model_validate({"name": kind, **SIZES, **others, "rotary_scaling": BY_LENGTH[kind]})
     parameters, prompts = random_parameters(model, seed=5), prompts_of(model)
     roles = [parse_layout(layout, CUBE.axes) for layout in layouts]
     engine = Engine(MemoryCheckpoint(model, parameters), CUBE, *roles, options=EngineOptions(chunk=chunk))

@@ -235,6 +235,14 @@ def test_deepseek_is_read_where_no_layer_has_experts():
         config = {k: v for k, v in (shape | dense).items() if k != "n_routed_experts"} | experts
         with pytest.raises(InputError, match="n_routed_experts: 256: a mixture of experts is not supported"):
             model_from_config(config)
+    published = shape | {"model_type": "deepseek_v3", "n_routed_experts": 256, "num_nextn_predict_layers": 1}
+    for field in (
+        {"quantization_config": {"quant_method": "fp8"}},
+        {"attention_bias": True},
+        {"v_head_dim": 0},
+    ):
+        with pytest.raises(InputError, match="n_routed_experts: 256: a mixture of experts is not supported"):
+            model_from_config(published | field)
     first = shape | dense | {"n_routed_experts": 8, "first_k_dense_replace": 62, "moe_intermediate_size": 1}
     assert model_from_config(first).d_ff == 6400
 

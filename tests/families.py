@@ -39,6 +39,15 @@ def _save(kind: str, folder: Path, **fields: Any) -> Path:
     config = transformers.AutoConfig.for_model(kind, **fields)
     torch.manual_seed(sum(map(ord, kind)))
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    fill(model, kind)
+    model.save_pretrained(folder)
+    return folder
+
+
+def fill(model: Any, kind: str) -> None:
+    """Random weights far enough from their usual values to matter, for a model of this kind."""
+    import torch  # pyright: ignore[reportMissingImports]
+
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             values = torch.randn(parameter.shape)
@@ -50,8 +59,6 @@ def _save(kind: str, folder: Path, **fields: Any) -> Path:
             if parameter is model.get_input_embeddings().weight:  # or the token just read always wins
                 values *= 0.3
             parameter.copy_(values)
-    model.save_pretrained(folder)
-    return folder
 
 
 def llama2(folder: Path) -> Path:

@@ -28,9 +28,9 @@ def test_samples_of_one_prompt_read_it_once(usual: Engine, monkeypatch: pytest.M
     def counting(*given):
         step = reads(*given)
 
-        def run(parameters, cache, logits, tokens, held, counts, ends):
+        def run(parameters, cache, logits, tokens, held, counts, reach, ends):
             read.append((tokens.shape[0], int(counts.sum())))
-            return step(parameters, cache, logits, tokens, held, counts, ends)
+            return step(parameters, cache, logits, tokens, held, counts, reach, ends)
 
         return run
 

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from partita.checkpoints.names import HUGGING_FACE
 from partita.checkpoints.protocol import StoredCheckpoint
 from partita.checkpoints.safetensors import SafetensorsFolder
+from partita.checkpoints.sampling_defaults import sampling_of_folder
 from partita.checkpoints.sources import Names, Source, check_tensors, source_of
 from partita.errors import InputError
 from partita.specs.hugging_face import model_from_config
@@ -147,4 +148,7 @@ def _checkpoint(
 
         return named_ends(folder).keys()
 
-    return StoredCheckpoint(model, sources, tensors.read, load_tokenizer, scales or {}, load_eos_ids)
+    return StoredCheckpoint(
+        *(model, sources, tensors.read, load_tokenizer, scales or {}, load_eos_ids),
+        load_sampling=lambda: sampling_of_folder(folder),
+    )

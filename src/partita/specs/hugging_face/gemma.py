@@ -38,7 +38,7 @@ def _gemma2(config: Config) -> dict[str, Any]:
 
 def _gemma3(config: Config) -> dict[str, Any]:
     fields = _gemma(config, config["sliding_window_pattern"])
-    turned = rotary_by_layer(config, Rope(base=1_000_000.0), local_base=10_000.0)
+    turned = rotary_by_layer(config, Rope(base=1_000_000.0, part_name=None), local_base=10_000.0)
     if not fields["window"]:
         del turned["local_rotary_base"]
     return fields | {"qk_norm": True} | turned

@@ -36,8 +36,8 @@ class Rope:
     base_name: str = "rope_theta"
     """The field beside `rope_parameters` that gives the base."""
     part: float = 1.0
-    part_name: str = "partial_rotary_factor"
-    """The field beside `rope_parameters` that gives the part of a head that turns."""
+    part_name: str | None = "partial_rotary_factor"
+    """The field beside `rope_parameters` that gives the part of a head that turns; None where none does."""
     partial: bool = False
     """Whether a part of a head may turn at all. Where not, transformers ignores the part of unscaled
     positions, and cannot run scaled ones with it."""
@@ -75,7 +75,8 @@ def rotary_by_layer(config: Config, rope: Rope, local_base: float) -> dict[str, 
 
 def _read(config: Config, name: str, found: Config, rope: Rope) -> dict[str, Any]:
     parameters = {key: value for key, value in found.items() if value is not None}
-    part = parameters.get("partial_rotary_factor", config.get(rope.part_name, rope.part))
+    outside = config.get(rope.part_name, rope.part) if rope.part_name else rope.part
+    part = parameters.get("partial_rotary_factor", outside)
     if not 0 < part <= 1:
         raise refuse("partial_rotary_factor", part, "a number above 0 and at most 1")
     kind = _kind(name, parameters)

@@ -2,8 +2,8 @@
 
 Every case is a family's sizes and a few more fields, as files have had them over the years. The model that
 transformers makes of it is saved, and its config.json put back as it was: the logits of a text must be those
-of the engine, and where the length of a text decides its positions greedy tokens too. What transformers cannot
-run must be refused in one line.
+of the engine, and where the length of a text decides its positions, greedy tokens too. What transformers
+cannot run must be refused in one line.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ For the tests with the `oracle` marker: torch and transformers are imported only
 are odd, so that no two dims have the same length by chance, and what each family may have is switched on:
 grouped queries, windows shorter than a prompt, softcaps, scaled rotary positions. No token ends a text, so
 that greedy generation runs as long as it is asked to. Every folder is smaller than 1 MB. To compare logits,
-load them with attn_implementation="eager": the others leave out Gemma 2's softcap of scores.
+load them with the `attention_of` their kind.
 """
 
 from __future__ import annotations
@@ -61,6 +61,12 @@ def fill(model: Any, kind: str) -> None:
             parameter.copy_(values)
 
 
+def attention_of(kind: str) -> str:
+    """The implementation of attention in transformers to compare with: `sdpa` leaves out Gemma 2's softcap of
+    scores, `eager` adds Falcon's ALiBi twice (in version 5.24: to the scores, and in their mask)."""
+    return "sdpa" if kind.startswith("falcon") else "eager"
+
+
 def llama2(folder: Path) -> Path:
     """As many key/value heads as query heads, positions interpolated linearly."""
     rope = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
@@ -83,6 +89,27 @@ def llama_yarn(folder: Path) -> Path:
         "original_max_position_embeddings": 64,
     }
     return _save("llama", folder, **_LLAMA, attention_bias=True, mlp_bias=True, rope_parameters=rope)
+
+
+def llama_dynamic(folder: Path) -> Path:
+    """A base that grows with the sequence, once it is longer than 20 tokens."""
+    rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 6.0}
+    return _save("llama", folder, **{**_LLAMA, "max_position_embeddings": 20}, rope_parameters=rope)
+
+
+def llama_longrope(folder: Path) -> Path:
+    """Short factors up to 20 tokens, long ones beyond."""
+    rope = {
+        **{"rope_type": "longrope", "rope_theta": 10_000.0, "original_max_position_embeddings": 20},
+        **{"short_factor": [1.0, 1.1, 1.2, 1.4, 1.7], "long_factor": [1.5, 2.5, 4.0, 7.0, 12.0]},
+    }
+    return _save("llama", folder, **_LLAMA, rope_parameters=rope)
+
+
+def qwen2_windows(folder: Path) -> Path:
+    """The last two of three layers attend to a window, the first to everything."""
+    windows = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+    return _save("qwen2", folder, **_LLAMA, **windows, rope_parameters=_ROPE)
 
 
 def mistral(folder: Path) -> Path:
@@ -172,6 +199,13 @@ def falcon(folder: Path) -> Path:
     return _save("falcon", folder, **_FALCON, multi_query=True, parallel_attn=True, bias=False)
 
 
+def falcon_alibi(folder: Path) -> Path:
+    """Falcon-RW's form: serial blocks with biases, ALiBi. Eight heads, so that the slopes, which transformers
+    rounds to bf16, are powers of 2."""
+    sizes = {**_FALCON, "hidden_size": 48, "num_attention_heads": 8, "alibi": True}
+    return _save("falcon", folder, **sizes, multi_query=False, parallel_attn=False, bias=True)
+
+
 def falcon_grouped(folder: Path) -> Path:
     """Falcon-40B's form: parallel blocks with two norms, two key/value heads."""
     return _save("falcon", folder, **_FALCON, new_decoder_architecture=True, num_kv_heads=2, bias=False)
@@ -181,7 +215,8 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     function.__name__: function
     for function in (
         *(llama2, llama3, llama_yarn, mistral, qwen2, qwen3, gemma2, gemma3),
-        *(gpt_neox, gpt_neox_serial, gpt2, falcon, falcon_grouped),
+        *(gpt_neox, gpt_neox_serial, gpt2, falcon, falcon_grouped, falcon_alibi),
+        *(llama_dynamic, llama_longrope, qwen2_windows),
     )
 }
 """Functions that save a tiny model of the family to a folder and return it, by the family's name."""

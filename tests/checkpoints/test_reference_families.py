@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests import reference
-from tests.families import FAMILIES, VOCABULARY
+from tests.families import FAMILIES, VOCABULARY, attention_of
 
 from partita.checkpoints.folder import open_folder
 from partita.specs.parameters import all_parameters
@@ -22,7 +22,7 @@ def test_the_reference_gives_the_logits_and_tokens_of_transformers(family: str, 
     transformers = pytest.importorskip("transformers")
     folder = FAMILIES[family](tmp_path / family)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        folder, dtype=torch.float32, attn_implementation=attention_of(family)
     )
     checkpoint = open_folder(folder)
     model = checkpoint.model

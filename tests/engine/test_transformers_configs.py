@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tests.families import VOCABULARY, fill
+from tests.families import VOCABULARY, attention_of, fill
 
 from partita.checkpoints.folder import open_folder
 from partita.engine.engine import Engine
@@ -223,8 +223,9 @@ def _theirs(kind: str, config: dict[str, Any], folder: Path) -> Any:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     try:
         read = transformers.AutoConfig.from_pretrained(folder)
-        eager = {"attn_implementation": "eager"}  # the others leave out Gemma 2's softcap of scores
-        model = transformers.AutoModelForCausalLM.from_config(read, **eager).eval()
+        model = transformers.AutoModelForCausalLM.from_config(
+            read, attn_implementation=attention_of(kind)
+        ).eval()
         torch.manual_seed(3)
         fill(model, kind)
         with torch.no_grad():

@@ -36,4 +36,5 @@ def test_the_reference_gives_the_logits_and_tokens_of_transformers(family: str, 
             expected = theirs(torch.tensor([generated[:-1]])).logits[0].numpy()
         logits = reference.logits(model, parameters, generated[:-1])
         np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=0)
-        assert logits.argmax(axis=-1)[length - 1 :].tolist() == generated[length:]
+        chosen_by = reference.logits(model, parameters, generated[:-1], prompt=length)[length - 1 :]
+        assert chosen_by.argmax(axis=-1).tolist() == generated[length:]

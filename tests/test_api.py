@@ -133,7 +133,8 @@ def test_the_names_of_the_package():
     from partita.errors import InputError
 
     assert (partita.Engine, partita.InputError) == (Engine, InputError)
-    assert set(partita.__all__) == {"Engine", "InputError", "NotFiniteError", "Sampling", "plan"}
+    names = {"Capacity", "Engine", "InputError", "NotFiniteError", "Sampling", "plan"}
+    assert set(partita.__all__) == names
     with pytest.raises(AttributeError, match="no attribute 'serve'"):
         _ = partita.serve  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.checkpoints.tiny_gguf import TINY_METADATA, WriteGGUF, stored_tensors
 from partita.checkpoints.gguf import open_gguf
 from partita.checkpoints.protocol import random_parameters
 from partita.checkpoints.tokenizer import Tokenizer
+from partita.checkpoints.tokenizer_files import read_tokenizer, write_tokenizer
 from partita.errors import InputError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
@@ -81,6 +83,69 @@ def test_control_and_user_defined_tokens_are_taken_whole(write_gguf: WriteGGUF):
     assert ids == [TOKENS.index("a"), len(TOKENS) - 1, 2]
     assert tokenizer.decode(ids) == "a  x"
     assert (tokenizer.special, tokenizer.eos_ids) == ({0, 1, 2}, {2})
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("a</s>b", ["▁a", "</s>", "▁", "b"]),
+        ("</s>ab", ["</s>", "▁ab"]),
+        ("<s></s>", ["<s>", "</s>"]),
+        ("a<unk>c", ["▁a", "<unk>", "▁", "c"]),
+        ("a  xb", ["▁a", "  x", "b"]),
+        ("  xab", ["▁", "  x", "ab"]),
+        ("  x</s>  xb", ["▁", "  x", "</s>", "▁", "  x", "b"]),
+        ("", []),
+    ],
+)
+def test_a_space_goes_after_control_tokens_but_not_after_user_defined_ones(
+    write_gguf: WriteGGUF, text: str, pieces: list[str]
+):
+    """Control tokens as in llama.cpp, user-defined ones as in SentencePiece: the sentencepiece library gives
+    the same for a model of that kind."""
+    tokenizer = sentencepiece(write_gguf, add_bos_token=False)
+    ids = tokenizer.encode(text)
+    assert [tokenizer.tokens[i] for i in ids] == pieces
+    stream = tokenizer.stream(show_special=True)
+    assert "".join([*map(stream.push, ids), stream.end()]) == tokenizer.decode(ids, show_special=True)
+
+
+def test_a_written_sentencepiece_tokenizer_is_read_the_same(write_gguf: WriteGGUF, tmp_path: Path):
+    before = sentencepiece(write_gguf)
+    write_tokenizer(before, tmp_path)
+    after = read_tokenizer(tmp_path, len(before.tokens))
+    assert after is not None
+    for text in ("a  xb</s>ab c", "é🌙 </s>  x", " ", "<unk>a"):
+        assert after.encode(text) == before.encode(text)
+        assert after.decode(before.encode(text)) == before.decode(before.encode(text))
+
+
+@pytest.mark.parametrize(("model", "field"), [("t5", "model"), ("bert", "model"), ("rwkv", "model")])
+def test_a_vocabulary_that_is_not_read_stops_text_alone(write_gguf: WriteGGUF, model: str, field: str):
+    checkpoint = open_gguf(write_gguf({"tokenizer.ggml.model": model}))
+    with pytest.raises(InputError, match=f"{field}: '{model}': not read") as caught:
+        _ = checkpoint.tokenizer
+    assert checkpoint.tokenizer_error is caught.value
+    assert checkpoint.eos_ids == {11}
+    assert checkpoint.read("final_norm").shape == (1, 8)
+
+
+def test_a_file_may_say_that_it_has_no_vocabulary(write_gguf: WriteGGUF):
+    checkpoint = open_gguf(write_gguf({"tokenizer.ggml.model": "no_vocab"}))
+    assert (checkpoint.tokenizer, checkpoint.tokenizer_error) == (None, None)
+
+
+def test_ends_are_known_where_the_vocabulary_is_not_read(write_gguf: WriteGGUF):
+    tokens = [*"abcd1234", "ab", "34", "<end_of_turn>", "<end>"]
+    changes = {"model": "t5", "tokens": tokens, "token_type": [1] * 10 + [3, 3]}
+    checkpoint = open_gguf(write_gguf({f"tokenizer.ggml.{key}": value for key, value in changes.items()}))
+    assert checkpoint.tokenizer_error is not None
+    assert checkpoint.eos_ids == {10, 11}
+
+
+def test_a_token_too_long_to_be_one_is_refused(write_gguf: WriteGGUF):
+    with pytest.raises(InputError, match="one has 2000 characters; at most 1024 are read"):
+        sentencepiece(write_gguf, tokens=[*TOKENS[:-1], "x" * 2000])
 
 
 @pytest.mark.parametrize("scores", [None, [1.0], ["a"], [math.nan] * len(TOKENS)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sizes import examples
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from partita.checkpoints.text_stream import DecoderSteps, TextStream, decoder_of, steps_of
@@ -68,6 +69,7 @@ def whole(name: str, ids: list[int]) -> str:
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@examples(20)
 @given(ids=IDS)
 def test_pieces_join_to_what_the_library_decodes(name: str, ids: list[int]):
     stream = stream_of(name)
@@ -75,6 +77,7 @@ def test_pieces_join_to_what_the_library_decodes(name: str, ids: list[int]):
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@examples(15)
 @given(before=IDS, ids=IDS)
 def test_ids_that_go_on_from_others_add_what_the_library_adds(name: str, before: list[int], ids: list[int]):
     text, all_text = whole(name, before), whole(name, before + ids)

@@ -36,7 +36,7 @@ def stopped(before: str, *arguments: object) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.parametrize(
     ("module", "number"),
-    some(2, [("partita.cli.app", signal.SIGINT), ("jax", signal.SIGTERM), ("numpy", signal.SIGINT)]),
+    some(1, [("partita.cli.app", signal.SIGINT), ("jax", signal.SIGTERM), ("numpy", signal.SIGINT)]),
 )
 def test_a_signal_while_modules_are_imported(module: str, number: signal.Signals, tiny: Path):
     before = _AT_IMPORT.format(module=module, number=int(number))

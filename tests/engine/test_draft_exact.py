@@ -172,7 +172,9 @@ def test_rings_of_windows(layout: str, mesh: Mesh, window: int, chunk: int | Non
 def test_a_ring_without_room_for_drafts_is_noticed():
     engine = windowed(ONE, "ws1d/heads", 6)
     places = engine.programs.places
-    engine.programs.places = lambda layer, capacity, queries=1: places(layer, capacity)
+    engine.programs.places = lambda layer, capacity, queries=1: places(
+        layer, capacity, 1 if queries == WIDTH else queries
+    )
     with pytest.raises(AssertionError):
         compared(engine, "sampled")
 
@@ -181,11 +183,11 @@ def test_slots_filled_while_others_verify(usual: Engine):
     engine, asked = usual, requests("full")
     engine.draft = "ngram"
     alone = [samples[0].tokens for samples in engine.complete(PROMPTS, asked)]
-    first, read = engine.read(PROMPTS, asked, len(PROMPTS))
-    slots = Slots(engine.programs, engine.parameters, first.layout, first.count, first.capacity, WIDTH)
+    slots, _ = engine.read(PROMPTS, asked, len(PROMPTS))
     found: list[list[int]] = [[] for _ in PROMPTS]
     for row, request in enumerate(asked):
-        place = Place(row, 3 - row, Sample(request, request.seed or 0))
+        read = next(engine.read([PROMPTS[row]], [request], 1)[1])
+        place = Place(0, 3 - row, Sample(request, request.seed or 0))
         found[row] += [token for token, _ in slots.insert(read, [place]).of(place.slot)]
         drafts = {3 - at: alone[at][len(found[at]) :][:2] for at in range(row + 1)}
         step = slots.verify({slot: draft for slot, draft in drafts.items() if draft})
@@ -203,8 +205,8 @@ def test_what_does_not_fit_is_refused(usual: Engine):
     engine = usual
     engine.draft = "ngram"
     asked = [Sampling(max_tokens=16, seed=1)]
-    slots, read = engine.read([[1, 2, 3]], asked, 1)
-    slots.insert(read, [Place(0, 0, Sample(asked[0], 1))])
+    slots, reading = engine.read([[1, 2, 3]], asked, 1)
+    slots.insert(next(reading), [Place(0, 0, Sample(asked[0], 1))])
     with pytest.raises(ValueError, match="a draft of 8 tokens does not fit slot 0"):
         slots.verify({0: [1] * WIDTH})
     slots.free(0)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tests.engine.asking import MODEL, engine
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
 
+from partita.checkpoints.tokenizer import Tokenizer, Tokens
 from partita.engine.engine import Engine
 from partita.engine.requests import check_prompts, fitted
 from partita.errors import InputError
@@ -20,18 +23,18 @@ def usual() -> Engine:
 
 
 def test_samples_of_one_prompt_read_it_once(usual: Engine, monkeypatch: pytest.MonkeyPatch):
-    read, prefill = [], usual.programs.prefill
+    read, reads = [], usual.programs.read
 
     def counting(*given):
-        step = prefill(*given)
+        step = reads(*given)
 
-        def run(parameters, tokens, lengths):
-            read.append((tokens.shape[0], int(lengths.sum())))
-            return step(parameters, tokens, lengths)
+        def run(parameters, cache, logits, tokens, held, counts, reach, ends):
+            read.append((tokens.shape[0], int(counts.sum())))
+            return step(parameters, cache, logits, tokens, held, counts, reach, ends)
 
         return run
 
-    monkeypatch.setattr(usual.programs, "prefill", counting)
+    monkeypatch.setattr(usual.programs, "read", counting)
     ask = Sampling(max_tokens=6, temperature=1.5, n=8, seed=3)
     (samples,) = usual.complete([PROMPT], ask)
     assert read == [(1, len(PROMPT))]  # one row, and its four tokens
@@ -48,6 +51,21 @@ def test_a_stream_is_the_text_of_the_first_sample(usual: Engine):
     stop = samples[0].text[4:6]
     cut = "".join(usual.stream(PROMPT, **settings, stop=stop))
     assert cut == samples[0].text[: samples[0].text.index(stop)]
+
+
+def test_special_tokens_are_shown_where_asked_for_and_stop_a_text(
+    usual: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    backend = Backend(models.WordLevel({f"t{i} ": i for i in range(MODEL.vocabulary)}, unk_token="t0 "))
+    backend.decoder = decoders.Fuse()
+    tokenizer = Tokenizer(backend, Tokens(backend, MODEL.vocabulary), special=frozenset([7]))
+    monkeypatch.setattr(usual, "tokenizer", tokenizer)
+    ask = Sampling(max_tokens=3, ignore_eos=True, logit_bias={7: 100})
+    settings = [{}, {"skip_special_tokens": False}, {"stop": ("t7 t7 ",)}, {"stop": ("t8 ",)}]
+    found = usual.complete([PROMPT] * 4, [ask.model_copy(update=changes) for changes in settings])
+    assert [samples[0].text for samples in found] == ["", "t7 " * 3, "", ""]
+    assert [samples[0].finish for samples in found] == ["length", "length", "stop", "length"]
+    assert [len(samples[0].tokens) for samples in found] == [3, 3, 2, 3]
 
 
 def test_log_probabilities_are_those_of_the_logits(usual: Engine):

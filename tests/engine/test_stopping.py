@@ -16,13 +16,18 @@ def text_of(pieces: Iterable[Piece]) -> str:
     return "".join(piece.text for piece in pieces)
 
 
+TURN = 256
+
+
 class Letters:
-    """Tokens 0 to 255 are bytes, whose text comes once a character is whole."""
+    """Tokens 0 to 255 are bytes, whose text comes once a character is whole; the next is hidden."""
 
     def __init__(self) -> None:
         self.bytes = b""
 
     def push(self, token: int) -> str:
+        if token == TURN:
+            return ""
         self.bytes += bytes([token])
         try:
             text, self.bytes = self.bytes.decode(), b""
@@ -31,7 +36,7 @@ class Letters:
         return text
 
     def hidden(self, token: int) -> str:
-        return ""
+        return "<turn>" if token == TURN else ""
 
     def end(self) -> str:
         return self.bytes.decode(errors="replace")
@@ -149,6 +154,29 @@ def test_tokens_that_end_a_text(settings: dict, tokens: list[int], finish: str):
     if finish == "stop":
         assert pieces[-1].token is None
         assert ends.tokens == tokens[:-1]
+
+
+@pytest.mark.parametrize(
+    ("stop", "tokens", "text"),
+    [
+        ("<turn>", [97, TURN], "a"),
+        ("<turn>\nb", [97, TURN, 10, 98], "a"),
+        ("a<turn>", [98, 97, TURN], "b"),
+        ("<turn><turn>", [97, TURN, TURN], "a"),
+        ("urn>a", [98, TURN, 97], "b"),
+    ],
+)
+def test_a_stop_text_that_is_or_holds_a_hidden_token(stop: str, tokens: list[int], text: str):
+    ends = ending(stop=stop)
+    assert text_of([ends.push(token) for token in tokens]) == text
+    assert (ends.finish, ends.tokens) == ("stop", tokens)
+
+
+def test_hidden_tokens_are_not_shown_where_text_is_held_back_for_them():
+    ends = ending(stop="<turn>x", max_tokens=4)
+    pieces = [ends.push(token) for token in (97, TURN, 98, TURN)]
+    assert [piece.text for piece in pieces] == ["a", "", "b", ""]
+    assert ends.finish == "length"
 
 
 def test_without_a_tokenizer_ids_are_the_text():

@@ -13,6 +13,8 @@ SentencePiece: none is put after it, though llama.cpp does.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
@@ -138,19 +140,15 @@ def _chat_template(metadata: Metadata, keys: Metadata, tokens: list[str]) -> Cha
 
 def _byte_level(keys: Metadata, kind: Splitting, tokens: list[str]) -> Backend:
     ids = {token: i for i, token in enumerate(tokens)}
-    pairs = []
-    for merge in keys.texts("merges"):
-        space = merge.find(" ", 1)  # a token may begin with a space
-        pairs.append((merge[:space], merge[space + 1 :]) if space > 0 else (merge, ""))
+    pairs: list[Any] = [tuple(merge.split(" ", 1)) for merge in keys.texts("merges")]
     try:
         model = attempt(lambda: models.BPE(vocab=ids, merges=pairs, ignore_merges=kind.whole_tokens_first))
     except Failure as failure:
-        wrong = (p for p in pairs if not (p[0] in ids and p[1] in ids and p[0] + p[1] in ids))
-        left, right = next(wrong, ("", ""))
+        wrong = (
+            " ".join(pair) for pair in pairs if not ids.keys() >= {*pair, "".join(pair)} or len(pair) < 2
+        )
         message = f"each must be two tokens that make a third (in {keys.path})"
-        raise InputError(
-            "tokenizer.ggml.merges", f"{left + ' ' + right!r:.80}" if left else str(failure), message
-        ) from None
+        raise InputError("tokenizer.ggml.merges", f"{next(wrong, str(failure))!r:.80}", message) from None
     backend = Backend(model)
     if (normalizer := kind.normalizer()) is not None:
         backend.normalizer = normalizer

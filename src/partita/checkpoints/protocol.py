@@ -45,6 +45,11 @@ class Checkpoint(Protocol):
         ...
 
     @property
+    def sampling(self) -> Mapping[str, float]:
+        """How it asks to be sampled from, where a request leaves it open: fields of `Sampling`."""
+        ...
+
+    @property
     def quantised(self) -> frozenset[str]:
         """Names of the parameters that are held as int8, such as "layers.0.q"; empty for most checkpoints."""
         ...
@@ -101,6 +106,8 @@ class StoredCheckpoint:
     """The place of the scales of each parameter in int8, by the parameter's name."""
     load_eos_ids: Callable[[], Set[int]] = frozenset
     """Gives the tokens that end a text where there is no tokenizer to say so."""
+    load_sampling: Callable[[], Mapping[str, float]] = dict
+    """Gives how it asks to be sampled from; raises InputError for what is no such setting."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -123,6 +130,10 @@ class StoredCheckpoint:
     def eos_ids(self) -> Set[int]:
         found = self._tokenizer
         return self.load_eos_ids() if found is None or isinstance(found, InputError) else found.eos_ids
+
+    @property
+    def sampling(self) -> Mapping[str, float]:
+        return self.load_sampling()
 
     @property
     def quantised(self) -> frozenset[str]:
@@ -158,6 +169,10 @@ class MemoryCheckpoint:
     @property
     def eos_ids(self) -> Set[int]:
         return frozenset() if self.tokenizer is None else self.tokenizer.eos_ids
+
+    @property
+    def sampling(self) -> Mapping[str, float]:
+        return {}
 
     @property
     def quantised(self) -> frozenset[str]:

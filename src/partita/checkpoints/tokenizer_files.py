@@ -43,10 +43,10 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
     template = _template(folder, settings, named)
     if template is not None:
         template.prepare()
-    text, asked = read_settings(path)
+    form, asked = read_settings(path)
     known = check_settings(asked, vocabulary, path)
     try:
-        backend = attempt_quietly(partial(Backend.from_str, text))
+        backend = attempt_quietly(partial(Backend.from_str, form))
     except Failure as failure:
         raise InputError("model", str(path), f"is not a tokenizer that can be read: {failure}") from None
     backend.no_truncation()  # some files keep how their model was trained

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from partita.cli import options as o
-from partita.cli.output import progress_bar, show, show_json
+from partita.cli.output import progress_bar, show, show_json, show_note
 from partita.errors import InputError
 
 
@@ -32,6 +32,8 @@ def command(
     from partita.checkpoints.open import open_checkpoint
 
     checkpoint = open_checkpoint(model)
+    if (error := checkpoint.tokenizer_error) is not None:
+        show_note(f"the tokenizer is not understood, so none is written ({error})")
     start = time.perf_counter()
     with progress_bar() as tell:
         size = write_int8(checkpoint, place, dtype, lambda done, of: tell("quantising", done, of))

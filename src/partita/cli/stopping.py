@@ -66,7 +66,7 @@ def _watch(read: int) -> None:
     number = os.read(read, 1)[0]
     if _noticed.wait(_PATIENCE):
         number = os.read(read, 1)[0]
-    _end(number)
+    _end(number, flushes=False)  # which may be what the first thread waits in
 
 
 def _unraisable(usual: Any) -> Any:
@@ -80,12 +80,13 @@ def _unraisable(usual: Any) -> Any:
     return hook
 
 
-def _end(number: int) -> None:
+def _end(number: int, flushes: bool = True) -> None:
     """Ends the process; what other threads compile or run is not waited for."""
     with contextlib.suppress(Exception):
         files.remove_unfinished()
     with contextlib.suppress(Exception):
-        sys.stdout.flush()
+        if flushes:
+            sys.stdout.flush()
     with contextlib.suppress(OSError):
         os.write(2, b"stopped\n")
     os._exit(128 + number)

@@ -67,8 +67,7 @@ class DraftSteps:
         self.decode, self.verify = cache(self._decode), cache(self._verify)
         self._ahead: dict[tuple[Layout, Kind, Rows], Future[Pair]] = {}
         self.compile_seconds = 0.0
-        """Seconds that a step of one token took at most, that is when it was compiled: another takes as
-        long."""
+        """Seconds that compiling the step of one token took, ahead of it or in it: another takes as long."""
 
     def pair(self, layout: Layout, kind: Kind, rows: Rows) -> Pair:
         """Both steps for so many rows; those that `prepare` compiles are waited for, others compiled now."""

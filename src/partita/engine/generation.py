@@ -1,7 +1,7 @@
 """Requests continued together: prompts read in one go, then a token a step for every sample until all end.
 
 Every prompt is read once, however many samples are drawn of it. It is handed its slots; it knows no HTTP and
-no order of requests: all begin at once, and what has ended leaves its slot empty.
+no order of requests: all begin as soon as they are read, and what has ended leaves its slot empty.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from partita.program.ops import NO_TOKEN
 from partita.program.sampling import ALTERNATIVES
 from partita.specs.sampling import Sampling
 
-ReadPrompts = Callable[[int], tuple[Slots, Prompts]]
-"""Reads the prompts of all requests to their end, and makes slots for so many samples of them."""
+ReadPrompts = Callable[[int], tuple[Slots, Iterator[Prompts]]]
+"""Makes slots for so many samples of all requests, and reads their prompts to the end, in order."""
 
 
 @dataclass(frozen=True)
@@ -61,33 +61,43 @@ def run(
     """
     samples = [(number, copy) for number, request in enumerate(requests) for copy in range(request.n)]
     seeds = [secrets.randbits(63) if request.seed is None else request.seed for request in requests]
-    slots, prompts = read(len(samples))
+    slots, reading = read(len(samples))
     endings = [ending(number) for number, _ in samples]
-    places = [
-        Place(number, slot, Sample(requests[number], seeds[number], copy))
-        for slot, (number, copy) in enumerate(samples)
-    ]
-    found, going, drafts = slots.insert(prompts, places), list(range(len(samples))), drafter(slots)
-    for slot, (number, _) in enumerate(samples):
-        drafts.begin(slot, prompts.ids[number], requests[number].max_tokens)
-    del prompts
-    while True:
-        for slot in list(going):
+    going, drafts = list[int](), drafter(slots)
+
+    def drawn(found: Tokens, among: Sequence[int]) -> Iterator[Written]:
+        for slot in among:
             number, copy = samples[slot]
             for token, numbers in found.of(slot):
                 if token == NO_TOKEN:
                     raise not_finite(number, endings[slot].tokens)
-                likely = _likely(numbers, requests[number].logprobs)
                 drafts.push(slot, token)
+                likely = _likely(numbers, requests[number].logprobs)
                 yield Written(number, copy, endings[slot].push(token, likely))
                 if endings[slot].finish is not None:
-                    going.remove(slot)
                     slots.free(slot)
                     drafts.end(slot)
                     break
-        if not going:
-            return
-        found = _next(slots, drafts)
+            else:
+                going.append(slot)
+
+    first = 0
+    for prompts in reading:
+        places = [
+            Place(number - first, slot, Sample(requests[number], seeds[number], copy))
+            for slot, (number, copy) in enumerate(samples)
+            if first <= number < first + len(prompts.ids)
+        ]
+        first += len(prompts.ids)
+        found = slots.insert(prompts, places)
+        for place in places:
+            drafts.begin(place.slot, prompts.ids[place.row], place.sample.request.max_tokens)
+        del prompts
+        yield from drawn(found, [place.slot for place in places])
+    while going:
+        found, among = _next(slots, drafts), list(going)
+        going.clear()
+        yield from drawn(found, among)
 
 
 def _next(slots: Slots, drafter: Drafter) -> Tokens:
@@ -100,7 +110,7 @@ def _next(slots: Slots, drafter: Drafter) -> Tokens:
         if drafter.seconds_to_save > slots.programs.drafts.compile_seconds:
             slots.prepare()
         drafts = {}
-    began, beside = time.perf_counter(), slots.verifying == "compiling"
+    began, beside = time.perf_counter(), drafter.draft == "auto" and slots.verifying == "compiling"
     found = slots.verify(drafts) if drafts else slots.step()
     seconds, steps = time.perf_counter() - began, slots.programs.drafts
     if found.counts is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from partita.engine.drafting import Draft, check_draft
 from partita.engine.requests import check_stages
+from partita.engine.shapes import Capacity
 from partita.errors import InputError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan, load_plan
@@ -59,9 +60,9 @@ class EngineRequest:
     """How a model is to run, as a user says it.
 
     dtype, weights, kv: as in `number_formats`. chunk: tokens of a prompt that are read in one step, at most;
-    None for as many as are planned. devices: of the CPU, made where there is no accelerator. draft: whether a
-    step verifies drafted tokens. Raises InputError for number formats and drafts that there are not, and for
-    what is no whole number.
+    None for as many as are planned. devices: of the CPU, made where there is no accelerator. capacity: as in
+    `EngineOptions`. draft: whether a step verifies drafted tokens. Raises InputError for number formats and
+    drafts that there are not, and for what is no whole number.
     """
 
     dtype: str = "auto"
@@ -70,6 +71,7 @@ class EngineRequest:
     chunk: int | None = None
     run_options: RunOptions | None = None
     devices: int | None = None
+    capacity: Capacity | None = None
     draft: Draft = "auto"
 
     def __post_init__(self) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from partita.engine.cache import WHOLE
@@ -33,12 +32,14 @@ class Prompts:
 
     ids: list[Sequence[int]]
     layout: Layout
-    width: int  # tokens of each that are read in one step
+    widths: Sequence[int]  # tokens of each that are read in each step
     lengths: np.ndarray  # int32 [rows]; rows beyond the prompts are padding, of one token
+    fixed: int | None = None  # places that the cache has from the beginning; None of one that grows
     cache: Any = None
     room: int = 0  # places of the cache
     logits: Any = None  # [rows 1 V] of the last token of each prompt that has been read to its end
     read: int = 0  # tokens of each prompt, or all that it has
+    steps: int = 0
 
     @property
     def done(self) -> bool:
@@ -56,8 +57,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The next token of every slot [slots], and of kind "full" log-probabilities [slots M] (see
-    `program.sampling.Drawn`). Those of free slots mean nothing.
+    """The next token of every slot [slots], `NO_TOKEN` where its logits are not finite, and of kind "full"
+    log-probabilities [slots M] (see `program.sampling.Drawn`). Those of free slots mean nothing.
 
     Where drafts were verified, the next tokens [slots L] and log-probabilities [slots L M], of which each
     slot has as many as `counts` [slots] says.
@@ -82,7 +83,7 @@ class Slots:
 
     For every prompt: `begin`, `advance` until that says it is done, `insert`; then `step` after `step`, or
     `verify` in place of any, and `free` where one has ended. `count` and `capacity` must be such as the
-    layouts split evenly. width: tokens of a slot that `verify` reads, its last one and drafts; 1 for none.
+    layouts split evenly. `verify` reads `Programs.width` tokens of a slot.
     """
 
     def __init__(
@@ -92,10 +93,10 @@ class Slots:
         layout: Layout,
         count: int,
         capacity: int,
-        width: int = 1,
     ):
         self.programs, self.parameters, self.layout = programs, parameters, layout
-        self.count, self.capacity, self.width = count, capacity, width
+        self.count, self.capacity, self.width = count, capacity, programs.width
+        self._rows = Rows(count, programs.width, capacity)
         self.samples: list[Sample | None] = [None] * count  # what each slot is drawn by; None of a free one
         self._cache: Any = None
         self._tokens = self._whole(np.zeros(count, np.int32))
@@ -107,13 +108,23 @@ class Slots:
             "output": np.zeros(size, np.int32),
             "bias": np.zeros(size, np.float32),
         }
+        self._known: dict[str, jax.Array] = {}  # the same on the devices; up to date where a draw needs it
         self._sent: _Sent | None = None
-        self._rows = Rows(count, width, capacity)
 
     # -- prompts ------------------------------------------------------------------------------------------
 
-    def begin(self, ids: Sequence[Sequence[int]], layout: Layout, rows: int, width: int) -> Prompts:
-        """Prompts to be read in a prefill layout, `width` tokens a step, padded to `rows` of them.
+    def begin(
+        self,
+        ids: Sequence[Sequence[int]],
+        layout: Layout,
+        rows: int,
+        widths: Sequence[int],
+        room: int | None = None,
+    ) -> Prompts:
+        """Prompts to be read in a prefill layout, so many tokens in each step, padded to `rows` of them.
+
+        widths: of all steps; the last goes on where that is not enough. room: places of their cache, the
+        capacity at most, so that steps of other prompts are in the same shapes; None for a cache that grows.
 
         Raises InputError (field "context") for one that does not fit into a slot.
         """
@@ -121,50 +132,49 @@ class Slots:
             self._check(len(each))
         lengths = np.ones(rows, np.int32)
         lengths[: len(ids)] = [len(each) for each in ids]
-        return Prompts(list(ids), layout, width, lengths)
+        return Prompts(list(ids), layout, widths, lengths, room)
 
     def advance(self, prompts: Prompts) -> bool:
         """Reads the next tokens of every prompt; whether all have been read to their end.
 
-        Prompts of one step attend to themselves, without a cache.
+        Prompts of one step attend to themselves, without a cache, unless its room is fixed.
         """
-        first, width = prompts.read, prompts.width
+        first, width = prompts.read, prompts.widths[min(prompts.steps, len(prompts.widths) - 1)]
         tokens = np.zeros((len(prompts.lengths), width), np.int32)
         for row, each in enumerate(prompts.ids):
             part = each[first : first + width]
             tokens[row, : len(part)] = part
+            tokens[row, len(part) :] = each[-1]  # padding as finite as the prompt: it is masked, not left out
         prompts.read += width
-        if prompts.done and not first:
+        prompts.steps += 1
+        if prompts.done and not first and prompts.fixed is None:
             run = self.programs.prefill(prompts.layout)
             prompts.logits, prompts.cache = run(self.parameters, tokens, prompts.lengths)
             return True
         self._make_room(prompts)
         held = np.minimum(first, prompts.lengths)
         counts = np.minimum(prompts.lengths - held, width)
-        ending = (counts > 0) & (held + counts == prompts.lengths)
-        run = self.programs.extend(prompts.layout, bool(ending.any()))
-        found = run(self.parameters, prompts.cache, tokens, held, counts)
-        if ending.any():
-            found, prompts.cache = found
-            if prompts.logits is not None:
-                found = jnp.where(self._whole(ending)[:, None, None], found, prompts.logits)
-            prompts.logits = found
-        else:
-            prompts.cache = found
+        ends = np.bool_(np.any((counts > 0) & (held + counts == prompts.lengths)))
+        run = self.programs.read(prompts.layout)
+        prompts.logits, prompts.cache = run(
+            self.parameters, prompts.cache, prompts.logits, tokens, held, counts, prompts.lengths, ends
+        )
         return prompts.done
 
     def _make_room(self, prompts: Prompts) -> None:
         """A cache for all tokens that will have been read. It doubles as it fills: a step attends to all of
         it, so that early chunks attend to little."""
-        room = prompts.room or 2 * prompts.width
+        widest = max(prompts.widths)
+        room = prompts.room or 2 * widest
         while room < prompts.read:
             room *= 2
-        room = min(room, self.capacity)
+        room = prompts.fixed or min(room, self.capacity)
         if prompts.cache is None:
             rows = len(prompts.lengths)
-            prompts.cache = self.programs.empty(prompts.layout, rows, room, prompts.width)
+            prompts.cache = self.programs.empty(self.programs.cache(prompts.layout, rows, room, widest))
+            prompts.logits = self.programs.empty(self.programs.last_logits(prompts.layout, rows))
         elif room > prompts.room:
-            prompts.cache = self.programs.grown(prompts.layout, room, prompts.width)(prompts.cache)
+            prompts.cache = self.programs.grown(prompts.layout, room, widest)(prompts.cache)
         prompts.room = room
 
     def insert(self, prompts: Prompts, places: Sequence[Place]) -> Tokens:
@@ -182,23 +192,19 @@ class Slots:
         for number, place in enumerate(places):
             rows[number], slots[number], source[place.slot] = place.row, place.slot, place.row
             self._take(place, prompts.ids[place.row])
+        given = prompts.cache, prompts.lengths, prompts.logits, source
         straight = [(place.row, place.slot) for place in places] == [(i, i) for i in range(len(prompts.ids))]
         if straight and self._cache is None and len(prompts.lengths) == self.count:
-            run = self.programs.reshard_cache(prompts.layout, self.layout, self.capacity, self.width)
-            self._cache = run(prompts.cache, prompts.lengths)
+            run = self.programs.fill(prompts.layout, self.layout, self.capacity)
+            logits, self._cache = run(*given)
         else:
             if self._cache is None:
-                self._cache = self.programs.empty(self.layout, self.count, self.capacity, self.width)
-            run = self.programs.insert(prompts.layout, self.layout, self.capacity, self.width)
-            self._cache = run(self._cache, prompts.cache, prompts.lengths, rows, slots)
+                shapes = self.programs.slots(self.layout, self.count, self.capacity)
+                self._cache = self.programs.empty(shapes)
+            run = self.programs.insert(prompts.layout, self.layout, self.capacity)
+            logits, self._cache = run(self._cache, *given, rows, slots)
         self._sent = None
-        sent = self._send()
-        draw = self.programs.draws.first(prompts.layout, self.layout, sent.kind)(
-            prompts.logits, source, *sent.given()
-        )
-        new = np.isin(np.arange(self.count), slots)
-        self._tokens = jnp.where(self._whole(new), draw.tokens, self._tokens)
-        found = self._fetched(draw, new)
+        found = self._drawn(logits, self._send(), np.isin(np.arange(self.count), slots))
         self._sent = None  # it has counted tokens for slots that were not asked
         return found
 
@@ -221,13 +227,20 @@ class Slots:
         """The next token of every slot."""
         sent = self._send()
         run = self.programs.decode(self.layout)  # one program, whatever is drawn in whichever slot
-        found, sent.positions, self._cache = run(self.parameters, self._cache, self._tokens, sent.positions)
-        draw = self.programs.draws.next(self.layout, sent.kind)(found, *sent.given())
-        sent.output = draw.output
-        self._tokens = draw.tokens
+        logits, sent.positions, self._cache = run(self.parameters, self._cache, self._tokens, sent.positions)
         busy = self._positions != _NOBODY
+        found = self._drawn(logits, sent, busy)
         self._positions += busy
-        return self._fetched(draw, busy)
+        return found
+
+    def _drawn(self, logits: jax.Array, sent: _Sent, asked: np.ndarray) -> Tokens:
+        """Tokens of `asked` slots from logits [slots 1 V]; others keep the one they have."""
+        known = self._known
+        run = self.programs.draws.any(self.layout)  # one program for every kind
+        given = sent.settings, sent.positions, known, known.pop("output")
+        draw = run(logits, *given, sent.kind, asked, self._tokens)
+        known["output"], self._tokens = draw.output, draw.tokens
+        return self._fetched(draw, asked, KINDS[int(sent.kind)])
 
     def verify(self, drafts: Mapping[int, Sequence[int]]) -> Tokens:
         """The next tokens of every slot: those of its draft, up to `width` - 1, that are what is drawn, and
@@ -242,26 +255,40 @@ class Slots:
             if self.samples[slot] is None or not fits:
                 raise ValueError(f"a draft of {len(draft)} tokens does not fit slot {slot}")
             tokens[slot, 1 : 1 + len(draft)], counts[slot] = draft, 1 + len(draft)
-        sent = self._send()
+        sent, known = self._send(), self._known
+        kind = KINDS[int(sent.kind)]
         given = self.parameters, self._cache, self._whole(tokens), sent.positions, self._whole(counts)
-        steps = self.programs.drafts.pair(self.layout, sent.kind, self._rows)
-        found, self._cache = steps.decode(*given)
-        one = steps.verify(found, *given[2:], *sent.drawn())
-        sent.positions, sent.output, self._tokens = one.positions, one.output, one.last
-        fetched = self._fetched(one, busy, one.accepted)
+        steps = self.programs.drafts.pair(self.layout, kind, self._rows)
+        logits, self._cache = steps.decode(*given)
+        drawn = self._drawn_by(kind)
+        if kind == "full":
+            del known["output"]
+        one = steps.verify(logits, *given[2:], *drawn)
+        if kind == "full":
+            known["output"] = one.output
+        sent.positions, self._tokens = one.positions, one.last
+        fetched = self._fetched(one, busy, kind, one.accepted)
         self._positions += np.where(busy, [len(fetched.of(slot)) for slot in range(self.count)], 0)
         return fetched
 
     @property
     def verifying(self) -> State:
         """Whether `prepare` has compiled what `verify` runs, or is at it."""
-        return self.programs.drafts.state(self.layout, self._send().kind, self._rows)
+        return self.programs.drafts.state(self.layout, KINDS[int(self._send().kind)], self._rows)
 
     def prepare(self) -> None:
         """Compiles what `verify` runs, beside the steps to come."""
         sent, tokens = self._send(), self._whole(np.zeros((self.count, self.width), np.int32))
         given = self.parameters, self._cache, tokens, sent.positions, sent.positions
-        self.programs.drafts.prepare(self.layout, sent.kind, self._rows, (given, sent.drawn()))
+        kind = KINDS[int(sent.kind)]
+        self.programs.drafts.prepare(self.layout, kind, self._rows, (given, self._drawn_by(kind)))
+
+    def _drawn_by(self, kind: Kind) -> tuple[Any, ...]:
+        """What the draws of drafts are given beside logits and what their decode is given."""
+        settings, known = self._send().settings, self._known
+        if kind != "full":
+            return settings, {}, None
+        return settings, {name: known[name] for name in ("prompt", "bias")}, known["output"]
 
     def free(self, slot: int) -> None:
         """Ends what is in a slot; it can be filled again."""
@@ -270,9 +297,12 @@ class Slots:
             known[slot] = 0
         self._sent = None
 
-    def _fetched(self, draw: Draw | Verified, new: np.ndarray, accepted: jax.Array | None = None) -> Tokens:
+    def _fetched(
+        self, draw: Draw | Verified, new: np.ndarray, kind: Kind, accepted: jax.Array | None = None
+    ) -> Tokens:
         """A draw on the host: all that is fetched in a step. Tokens of `new` slots are counted as written."""
-        tokens, logprobs, extra = jax.device_get((draw.tokens, draw.logprobs, accepted))
+        logprobs = draw.logprobs if kind == "full" else None
+        tokens, logprobs, extra = jax.device_get((draw.tokens, logprobs, accepted))
         found = Tokens(tokens, logprobs, None if extra is None else extra + 1)
         for slot in np.flatnonzero(new):
             written, sample = [token for token, _ in found.of(int(slot))], self.samples[slot]
@@ -287,14 +317,12 @@ class Slots:
         """What the devices know of the slots; sent anew where a slot was filled or freed."""
         if self._sent is None:
             samples = [sample or IDLE for sample in self.samples]
-            kind = KINDS[max(KINDS.index(needs(sample.request)) for sample in samples)]
-            known = {}
-            if kind == "full":
+            kind = max(KINDS.index(needs(sample.request)) for sample in samples)
+            if KINDS[kind] == "full" or not self._known:
                 place = self.programs.named(self.programs.draws.history(self.layout))
-                known = {name: jax.device_put(each.copy(), place) for name, each in self._history.items()}
-            output = known.pop("output", None)
+                self._known = {n: jax.device_put(each.copy(), place) for n, each in self._history.items()}
             settings = {name: self._whole(setting) for name, setting in arrays(samples).items()}
-            self._sent = _Sent(kind, self._whole(self._positions), settings, known, output)
+            self._sent = _Sent(np.int32(kind), self._whole(self._positions), settings)
         return self._sent
 
     def _whole(self, array: np.ndarray) -> jax.Array:
@@ -306,16 +334,6 @@ class Slots:
 class _Sent:
     """What the devices know of the slots."""
 
-    kind: Kind
+    kind: np.int32  # its place in `program.sampling.KINDS`
     positions: jax.Array
     settings: dict[str, jax.Array]
-    known: dict[str, jax.Array]
-    output: jax.Array | None
-
-    def given(self) -> tuple[Any, ...]:
-        """What a draw is given beside logits."""
-        return self.settings, self.positions, self.known, self.output
-
-    def drawn(self) -> tuple[Any, ...]:
-        """What the draws of drafts are given beside logits and what their decode is given."""
-        return self.settings, self.known, self.output

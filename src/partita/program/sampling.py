@@ -29,6 +29,8 @@ CANDIDATES = 128
 """Logits of each shard that are compared with those of others."""
 ALTERNATIVES = MOST_LOGPROBS
 """Most likely tokens whose log-probabilities are found beside the chosen one's."""
+LOGPROBS = 1 + 2 * ALTERNATIVES
+"""Numbers of a token's log-probabilities, see `Drawn`."""
 
 BITS = 2
 """So many of a logit's 32 are settled by each round of a search, which compares with 2^BITS edges and sums

@@ -17,7 +17,8 @@ SEARCH = ("plan", "llama3-70b", "--on", "h100:auto", "--max-chips", "512", "--ob
 
 
 def time_command(arguments: Sequence[str], times: int, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Wall seconds and peak resident bytes of `partita ARGUMENTS`; "failed" says why where it ended badly."""
+    """Seconds by the clock and of the CPU, and peak resident bytes, of `partita ARGUMENTS`; "failed" says why
+    where it ended badly."""
     runs = []
     for _ in range(times):
         run = _one_run([sys.executable, "-m", "partita", *arguments], variables)
@@ -30,6 +31,7 @@ def time_command(arguments: Sequence[str], times: int, variables: Mapping[str, s
         "runs": times,
         "best_seconds": min(seconds),
         "median_seconds": statistics.median(seconds),
+        "median_cpu_seconds": statistics.median(run["cpu_seconds"] for run in runs),
         "peak_bytes": max(run["peak_bytes"] for run in runs),
     }
 
@@ -53,4 +55,9 @@ def _one_run(command: Sequence[str], variables: Mapping[str, str]) -> dict[str, 
             lines = errors.read().decode(errors="replace").strip().splitlines()
             return {"failed": lines[-1] if lines else f"exit status {process.returncode}"}
     # Linux counts in KiB, macOS in bytes; Linux counts this process at the start too, which is the smaller
-    return {"seconds": seconds, "peak_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)}
+    cpu = usage.ru_utime + usage.ru_stime
+    return {
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "peak_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+    }

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 from tests.sizes import MANY, USUAL
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["PARTITA_CACHE"] = "none"  # nothing that a test compiles is kept for the user
 
 import jax
 

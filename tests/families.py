@@ -4,7 +4,7 @@ For the tests with the `oracle` marker: torch and transformers are imported only
 are odd, so that no two dims have the same length by chance, and what each family may have is switched on:
 grouped queries, windows shorter than a prompt, softcaps, scaled rotary positions. No token ends a text, so
 that greedy generation runs as long as it is asked to. Every folder is smaller than 1 MB. To compare logits,
-load them with attn_implementation="eager": the others leave out Gemma 2's softcap of scores.
+load them with the `attention_of` their kind.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ def _save(kind: str, folder: Path, **fields: Any) -> Path:
     config = transformers.AutoConfig.for_model(kind, **fields)
     torch.manual_seed(sum(map(ord, kind)))
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    fill(model, kind)
+    model.save_pretrained(folder)
+    return folder
+
+
+def fill(model: Any, kind: str) -> None:
+    """Random weights far enough from their usual values to matter, for a model of this kind."""
+    import torch  # pyright: ignore[reportMissingImports]
+
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             values = torch.randn(parameter.shape)
@@ -50,8 +59,12 @@ def _save(kind: str, folder: Path, **fields: Any) -> Path:
             if parameter is model.get_input_embeddings().weight:  # or the token just read always wins
                 values *= 0.3
             parameter.copy_(values)
-    model.save_pretrained(folder)
-    return folder
+
+
+def attention_of(kind: str) -> str:
+    """The implementation of attention in transformers to compare with: `sdpa` leaves out Gemma 2's softcap of
+    scores, `eager` adds Falcon's ALiBi twice (in version 5.24: to the scores, and in their mask)."""
+    return "sdpa" if kind.startswith("falcon") else "eager"
 
 
 def llama2(folder: Path) -> Path:
@@ -76,6 +89,27 @@ def llama_yarn(folder: Path) -> Path:
         "original_max_position_embeddings": 64,
     }
     return _save("llama", folder, **_LLAMA, attention_bias=True, mlp_bias=True, rope_parameters=rope)
+
+
+def llama_dynamic(folder: Path) -> Path:
+    """A base that grows with the sequence, once it is longer than 20 tokens."""
+    rope = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 6.0}
+    return _save("llama", folder, **{**_LLAMA, "max_position_embeddings": 20}, rope_parameters=rope)
+
+
+def llama_longrope(folder: Path) -> Path:
+    """Short factors up to 20 tokens, long ones beyond."""
+    rope = {
+        **{"rope_type": "longrope", "rope_theta": 10_000.0, "original_max_position_embeddings": 20},
+        **{"short_factor": [1.0, 1.1, 1.2, 1.4, 1.7], "long_factor": [1.5, 2.5, 4.0, 7.0, 12.0]},
+    }
+    return _save("llama", folder, **_LLAMA, rope_parameters=rope)
+
+
+def qwen2_windows(folder: Path) -> Path:
+    """The last two of three layers attend to a window, the first to everything."""
+    windows = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+    return _save("qwen2", folder, **_LLAMA, **windows, rope_parameters=_ROPE)
 
 
 def mistral(folder: Path) -> Path:
@@ -165,6 +199,13 @@ def falcon(folder: Path) -> Path:
     return _save("falcon", folder, **_FALCON, multi_query=True, parallel_attn=True, bias=False)
 
 
+def falcon_alibi(folder: Path) -> Path:
+    """Falcon-RW's form: serial blocks with biases, ALiBi. Eight heads, so that the slopes, which transformers
+    rounds to bf16, are powers of 2."""
+    sizes = {**_FALCON, "hidden_size": 48, "num_attention_heads": 8, "alibi": True}
+    return _save("falcon", folder, **sizes, multi_query=False, parallel_attn=False, bias=True)
+
+
 def falcon_grouped(folder: Path) -> Path:
     """Falcon-40B's form: parallel blocks with two norms, two key/value heads."""
     return _save("falcon", folder, **_FALCON, new_decoder_architecture=True, num_kv_heads=2, bias=False)
@@ -174,7 +215,8 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     function.__name__: function
     for function in (
         *(llama2, llama3, llama_yarn, mistral, qwen2, qwen3, gemma2, gemma3),
-        *(gpt_neox, gpt_neox_serial, gpt2, falcon, falcon_grouped),
+        *(gpt_neox, gpt_neox_serial, gpt2, falcon, falcon_grouped, falcon_alibi),
+        *(llama_dynamic, llama_longrope, qwen2_windows),
     )
 }
 """Functions that save a tiny model of the family to a folder and return it, by the family's name."""

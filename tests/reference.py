@@ -2,7 +2,8 @@
 
 Written from the equations and for reading; shares no code with the program under test, only the `Model`
 that says what to run. One sequence at a time, every token at once, in float64. Of what a `Model` can say it
-leaves out latent attention and ALiBi.
+leaves out latent attention. `prompt`: how many tokens were read at once, all unless given; every later one
+was read when it was the last, which matters where the length of a sequence decides how its tokens turn.
 
 Shapes: T tokens, E d_model, K key/value heads, G query heads to each, D head dim, F d_ff, V vocabulary.
 """
@@ -14,14 +15,23 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from partita.specs.model import LinearScaling, Llama3Scaling, Model, YarnScaling
+from partita.specs.model import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongropeScaling,
+    Model,
+    YarnScaling,
+)
 
 Parameters = Mapping[str, np.ndarray]
 
 
-def logits(model: Model, parameters: Parameters, tokens: Sequence[int]) -> np.ndarray:
+def logits(
+    model: Model, parameters: Parameters, tokens: Sequence[int], prompt: int | None = None
+) -> np.ndarray:
     """Logits [T, V] after each of the tokens."""
-    return _forward(model, parameters, tokens)[0]
+    return _forward(model, parameters, tokens, prompt)[0]
 
 
 def kv(model: Model, parameters: Parameters, tokens: Sequence[int]) -> np.ndarray:
@@ -33,11 +43,14 @@ def greedy(model: Model, parameters: Parameters, tokens: Sequence[int], steps: i
     """The `steps` tokens that follow, each the likeliest after all before it; no cache, no end token."""
     sequence = list(tokens)
     for _ in range(steps):
-        sequence.append(int(logits(model, parameters, sequence)[-1].argmax()))
+        sequence.append(int(logits(model, parameters, sequence, len(tokens))[-1].argmax()))
     return sequence[len(tokens) :]
 
 
-def _forward(model: Model, parameters: Parameters, tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def _forward(
+    model: Model, parameters: Parameters, tokens: Sequence[int], prompt: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    lengths = np.maximum(np.arange(len(tokens)) + 1, prompt or len(tokens))
     x = parameters["embed"][list(tokens)].astype(np.float64)  # [T, E]
     x = x * (model.embedding_scale or 1)
     if model.positions == "learned":
@@ -50,7 +63,7 @@ def _forward(model: Model, parameters: Parameters, tokens: Sequence[int]) -> tup
             for name, value in parameters.items()
             if name.startswith(start)
         }
-        x, keys_and_values = block(model, x, layer, is_local(model, i))
+        x, keys_and_values = block(model, x, layer, is_local(model, i), lengths)
         cache.append(keys_and_values)
     x = normalise(model, x, parameters.get("final_norm"))
     table = parameters["embed" if model.tied_embedding else "unembed"]
@@ -59,17 +72,21 @@ def _forward(model: Model, parameters: Parameters, tokens: Sequence[int]) -> tup
 
 
 def is_local(model: Model, layer: int) -> bool:
-    """Whether a layer attends to its window only: all do, but every n-th where some are global."""
+    """Whether a layer attends to its window only: all do, but every n-th or those with these numbers."""
     if model.window is None:
         return False
+    if model.global_at is not None:
+        return layer not in model.global_at
     return model.global_period is None or (layer + 1) % model.global_period != 0
 
 
-def block(model: Model, x: np.ndarray, layer: Parameters, local: bool) -> tuple[np.ndarray, np.ndarray]:
+def block(
+    model: Model, x: np.ndarray, layer: Parameters, local: bool, lengths: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """The residual x [T, E] after one block, and the keys and values [T, 2, K, D] of its attention."""
     scale = model.residual_scale or 1
     y = normalise(model, x, layer.get("norm"))
-    attended, keys_and_values = attention(model, y, layer, local)
+    attended, keys_and_values = attention(model, y, layer, local, lengths)
     if model.block == "parallel":
         if model.separate_norms:
             y = normalise(model, x, layer.get("ffn_norm"))
@@ -100,9 +117,12 @@ def softcapped(x: np.ndarray, cap: float | None) -> np.ndarray:
 
 
 def attention(
-    model: Model, y: np.ndarray, layer: Parameters, local: bool = False
+    model: Model, y: np.ndarray, layer: Parameters, local: bool = False, lengths: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Causal grouped-query attention of y [T, E]: its output [T, E], and keys and values [T, 2, K, D]."""
+    """Causal grouped-query attention of y [T, E]: its output [T, E], and keys and values [T, 2, K, D].
+
+    lengths [T]: tokens of the sequence when each was read.
+    """
     query = np.einsum("te,ekgd->tkgd", y, layer["q"]) + layer.get("q_bias", 0)
     key, value = np.einsum("te,eckd->ctkd", y, layer["kv"])
     if model.qkv_bias:
@@ -111,13 +131,16 @@ def attention(
         query = normalise(model, query, layer.get("q_norm"))
         key = normalise(model, key, layer.get("k_norm"))
     if model.positions == "rotary":
-        turns, size = rotary_turns(model, local)
+        turns, size = rotary_turns(model, local, lengths)
         neighbours = model.rotary_pairs == "interleaved"
         query, key = (rotate(x, turns, size, neighbours) for x in (query, key))
     key, value = cached(key), cached(value)
     scale = model.attention_scale or model.head_dim**-0.5
     scores = softcapped(np.einsum("tkgd,skd->kgts", query, key) * scale, model.attention_softcap)
     now, then = np.arange(len(y))[:, None], np.arange(len(y))[None, :]
+    if model.positions == "alibi":
+        slopes = np.reshape(alibi_slopes(model), (model.kv_heads, -1, 1, 1))
+        scores = scores - slopes * (now - then)
     seen = then <= now  # a token sees itself and the past
     if local and model.window is not None:
         seen &= now - then < model.window
@@ -129,20 +152,36 @@ def attention(
     return out, np.stack([key, value], axis=1)
 
 
+def alibi_slopes(model: Model) -> list[float]:
+    """How much the scores of each head fall with each position, as the authors write it."""
+
+    def of_a_power_of_two(heads: int) -> list[float]:
+        start = 2 ** (-(2 ** -(math.log2(heads) - math.log2(model.alibi_max_bias))))
+        return [start * start**i for i in range(heads)]
+
+    lower = 2 ** math.floor(math.log2(model.heads))
+    slopes = of_a_power_of_two(lower) + of_a_power_of_two(2 * lower)[0::2][: model.heads - lower]
+    return [model.alibi_scale * slope for slope in slopes]
+
+
 def cached(rows: np.ndarray) -> np.ndarray:
     """What a cache gives back of keys or values [T, K, D]: just these, unless a test says else."""
     return rows
 
 
-def rotate(x: np.ndarray, turns: Sequence[float], size: float = 1, neighbours: bool = False) -> np.ndarray:
+def rotate(
+    x: np.ndarray, turns: Sequence[float] | np.ndarray, size: float = 1, neighbours: bool = False
+) -> np.ndarray:
     """Turns pair i of x [T, ..., D] by position * turns[i]; what the pairs do not reach stays.
 
-    Pairs are i and i + len(turns), or neighbours. size: what sines and cosines are multiplied by.
+    Pairs are i and i + the number of turns, or neighbours. turns: [pairs], or [T, pairs]. size: what sines
+    and cosines are multiplied by.
     """
-    first = np.arange(len(turns)) * (2 if neighbours else 1)
-    second = first + (1 if neighbours else len(turns))
+    pairs = np.shape(turns)[-1]
+    first = np.arange(pairs) * (2 if neighbours else 1)
+    second = first + (1 if neighbours else pairs)
     angles = np.arange(len(x))[:, None] * np.asarray(turns)  # [T, pairs]
-    angles = angles.reshape(len(x), *[1] * (x.ndim - 2), len(turns))
+    angles = angles.reshape(len(x), *[1] * (x.ndim - 2), pairs)
     cos, sin = size * np.cos(angles), size * np.sin(angles)
     turned = x.copy()
     turned[..., first] = x[..., first] * cos - x[..., second] * sin
@@ -150,8 +189,13 @@ def rotate(x: np.ndarray, turns: Sequence[float], size: float = 1, neighbours: b
     return turned
 
 
-def rotary_turns(model: Model, local: bool) -> tuple[list[float], float]:
-    """How far each pair turns from one position to the next, and what its sines and cosines are times."""
+def rotary_turns(
+    model: Model, local: bool, lengths: np.ndarray | None = None
+) -> tuple[list[float] | np.ndarray, float]:
+    """How far each pair turns from one position to the next, and what its sines and cosines are times.
+
+    Where lengths decide: for each token of a sequence that had `lengths` tokens when it was read.
+    """
     dim = int(model.head_dim * model.rotary_fraction)
     if local and model.local_rotary_base is not None:
         return [model.local_rotary_base ** (-i / dim) for i in range(0, dim, 2)], 1
@@ -167,7 +211,24 @@ def rotary_turns(model: Model, local: bool) -> tuple[list[float], float]:
         case YarnScaling():
             size = scaling.attention_factor or 0.1 * math.log(scaling.factor) + 1
             return _yarn(scaling, turns, model.rotary_base, dim), size
+        case DynamicScaling():
+            assert lengths is not None
+            return np.array([_dynamic(scaling, model.rotary_base, dim, n) for n in lengths]), 1
+        case LongropeScaling():
+            assert lengths is not None
+            short, long, first = scaling.short_factors, scaling.long_factors, scaling.original_max_position
+            factors = np.array([long if n > first else short for n in lengths])
+            size = math.sqrt(1 + math.log(scaling.factor) / math.log(first))
+            return np.array(turns) / factors, scaling.attention_factor or size
     raise ValueError(f"no frequencies for {scaling}")
+
+
+def _dynamic(scaling: DynamicScaling, base: float, dim: int, length: int) -> list[float]:
+    """The base grows with a length beyond the original one."""
+    length = max(length, scaling.original_max_position)
+    growth = scaling.factor * length / scaling.original_max_position - (scaling.factor - 1)
+    base = base * growth ** (dim / (dim - 2))
+    return [base ** (-i / dim) for i in range(0, dim, 2)]
 
 
 def _llama3(scaling: Llama3Scaling, turn: float) -> float:

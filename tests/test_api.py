@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.checkpoints import tiny_gguf
@@ -132,7 +133,8 @@ def test_the_names_of_the_package():
     from partita.errors import InputError
 
     assert (partita.Engine, partita.InputError) == (Engine, InputError)
-    assert set(partita.__all__) == {"Engine", "InputError", "Sampling", "plan"}
+    names = {"Capacity", "Engine", "InputError", "NotFiniteError", "Sampling", "plan"}
+    assert set(partita.__all__) == names
     with pytest.raises(AttributeError, match="no attribute 'serve'"):
         _ = partita.serve  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -151,3 +153,25 @@ def test_planning_in_python_imports_neither_jax_nor_what_reads_checkpoints():
         check=False,
     )
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "accepted"),
+    [
+        *[({name: 1.5}, "a whole number of at least 1") for name in ("stages", "max_chips", "top")],
+        *[({"top": value}, "a whole number of at least 1") for value in (True, "3", None, 0)],
+        *[({name: 5}, "number and its unit") for name in ("max_ttft", "max_tpot", "memory", "rate")],
+        *[({"formats": value}, "Formats, or a list of them") for value in (5, "bf16", ["bf16"])],
+        ({"mesh": 8}, "or a Mesh"),
+        ({"model": 8}, "or a Model"),
+        ({"on": 8}, "or a Cluster"),
+        ({"prompt": 1.5}, "whole number"),
+        ({"batch": True}, "whole number"),
+    ],
+    ids=str,
+)
+def test_arguments_of_another_type_are_refused_by_name(given: dict[str, Any], accepted: str):
+    arguments: dict[str, Any] = {"model": "palm-8b", "on": "tpu-v4:2x2x1", "prompt": 64, "batch": 4} | given
+    with pytest.raises(partita.InputError, match=accepted) as caught:
+        partita.plan(**arguments)
+    assert caught.value.field == next(iter(given))

@@ -25,7 +25,7 @@ import pytest
 import typer.main
 
 import partita
-from partita.cli.main import app, run
+from partita.cli.app import app, run
 from partita.specs.cluster import parse_cluster
 from partita.specs.profile import LINK_TERMS, TERMS
 

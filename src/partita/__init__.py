@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import InputError
+from partita.errors import InputError, NotFiniteError
 
 if TYPE_CHECKING:
     from partita.api import plan
     from partita.engine.engine import Engine
+    from partita.engine.shapes import Capacity
     from partita.specs.sampling import Sampling
 
-__all__ = ["Engine", "InputError", "Sampling", "plan"]
+__all__ = ["Capacity", "Engine", "InputError", "NotFiniteError", "Sampling", "plan"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,6 +32,10 @@ def __getattr__(name: str) -> Any:
         from partita.engine.engine import Engine
 
         return Engine
+    if name == "Capacity":
+        from partita.engine.shapes import Capacity
+
+        return Capacity
     if name == "Sampling":
         from partita.specs.sampling import Sampling
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import NoneType
 
 from partita.errors import InputError
 from partita.planner.chips import parse_clusters
@@ -12,6 +13,7 @@ from partita.planner.pair import Basis, Objective, parse_basis, parse_objective
 from partita.planner.plan import Plan, best_plan
 from partita.planner.request import PlanRequest
 from partita.sharding.mesh import Mesh, parse_mesh
+from partita.specs.arguments import of_type, whole_number
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
 from partita.specs.model import Model
@@ -52,7 +54,16 @@ def plan(
     """
     if batch == "auto" and prefill_batch not in (None, "auto"):
         raise InputError("prefill_batch", prefill_batch, "needs a batch: with auto both batches are chosen")
-    choices = [formats] if isinstance(formats, Formats) else list(formats or [Formats()])
+    of_type("model", model, (str, Model), "the name of a model, or a Model,")
+    of_type("on", on, (str, Cluster), "a text such as tpu-v4:4x4x4, or a Cluster,")
+    of_type("mesh", mesh, (str, Mesh, NoneType), "a text such as x=4,y=4, or a Mesh,")
+    for field, text in {"max_ttft": max_ttft, "max_tpot": max_tpot, "memory": memory, "rate": rate}.items():
+        of_type(field, text, (str, NoneType), "a text of a number and its unit, such as 30ms, 80GB or 3/s,")
+    if max_chips is not None:
+        max_chips = whole_number("max_chips", max_chips)
+    choices = [formats] if isinstance(formats, Formats) else formats or [Formats()]
+    for each in of_type("formats", choices, (list, tuple), "Formats, or a list of them,"):
+        of_type("formats", each, Formats, "Formats, or a list of them,")
     request = PlanRequest(
         model=read_model(model) if isinstance(model, str) else model,
         clusters=tuple(parse_clusters(on, max_chips)) if isinstance(on, str) else (on,),
@@ -73,13 +84,13 @@ def plan(
         auto_prefill_batch=prefill_batch == "auto",
         auto_chunk=chunk == "auto",
         mesh=parse_mesh(mesh) if isinstance(mesh, str) else mesh,
-        stages=stages,
+        stages=None if stages is None else whole_number("stages", stages),
         max_ttft=None if max_ttft is None else parse_duration(max_ttft, "max_ttft"),
         max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max_tpot"),
         rate=None if rate is None else parse_rate(rate, "rate"),
         memory_bytes=None if memory is None else parse_bytes(memory, "memory"),
         basis=None if by is None else parse_basis(by),
-        top=top,
+        top=whole_number("top", top),
     )
     return best_plan(request)
 

@@ -1,9 +1,14 @@
 """Chat templates: rendered as Hugging Face renders them, in a sandbox, with clear refusals."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.checkpoints.chats import CHATS, TEMPLATES
 from tests.checkpoints.tiny_gguf import WriteGGUF
+from tests.sizes import examples
 
 from partita.checkpoints.chat_template import ChatTemplate
 from partita.checkpoints.gguf import open_gguf
@@ -82,6 +87,108 @@ def test_a_message_that_no_template_could_take_is_named(message: Any, problem: s
 def test_a_chat_is_a_list_of_messages(messages: Any):
     with pytest.raises(InputError, match=r"^messages: "):
         ChatTemplate("x", {}).render(messages)
+
+
+def test_tools_and_documents_are_none_where_there_are_none():
+    source = (
+        "{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }} {{ thinking is defined }}"
+    )
+    template = ChatTemplate(source, {})
+    assert template.render(HI) == "True True True False"
+    given = template.render(HI, [], [{}], {"add_generation_prompt": False, "thinking": None})
+    assert given == "False False False True"
+
+
+def test_variables_come_before_special_tokens_and_do_not_replace_messages():
+    template = ChatTemplate("{{ bos_token }}{{ self is defined }}", {"bos_token": "<s>"})
+    assert template.render(HI, variables={"bos_token": "<b>"}).startswith("<b>")
+    with pytest.raises(InputError, match=r"^chat_template_kwargs: messages: "):
+        template.render(HI, variables={"messages": []})
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "hi"),
+        ("{{ {'é': [1, '<']} | tojson }}", '{"é": [1, "<"]}'),
+        ("{{ {'b': 1, 'a': 'é'} | tojson(ensure_ascii=true, sort_keys=true) }}", '{"a": "\\u00e9", "b": 1}'),
+        ("{{ [1, 2] | tojson(separators=(',', ':')) }}", "[1,2]"),
+        ("{{ [1] | tojson(indent=1) }}", "[\n 1\n]"),
+        ("{{ strftime_now('%Y') | length }}", "4"),
+        ("{{ dict(a=1).a }}{{ dict.fromkeys([1]) }}", "1{1: None}"),
+        ("{% set n = namespace(self=1) %}{% set n.x = 2 %}{{ n.self }}{{ n.x }}", "12"),
+    ],
+)
+def test_what_templates_may_use(source: str, text: str):
+    assert ChatTemplate(source, {}).render(HI) == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ dict.__class__ }}",
+        "{% set n = namespace(_x=1) %}",
+        "{% set n = namespace() %}{% set n._x = 1 %}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ messages | attr('__class__') }}",
+        "{% include 'x' %}",
+    ],
+)
+def test_what_templates_may_not_use(source: str):
+    template = ChatTemplate(source, {})
+    try:
+        assert template.render(HI) == ""  # an attribute that is not given away is undefined
+    except InputError as error:
+        assert "\n" not in str(error)  # noqa: PT017 (one or the other)
+
+
+def test_parts_are_joined_for_a_template_that_takes_only_text():
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    chat = [{"role": "user", "content": parts}]
+    for source in ("{{ '<' + messages[0].content }}", "<{{ messages[0].content | trim }}"):
+        assert ChatTemplate(source, {}).render(chat) == "<a\nb"
+    takes_parts = "{% for part in messages[0].content %}<{{ part.text }}{% endfor %}"
+    assert ChatTemplate(takes_parts, {}).render(chat) == "<a<b"
+
+
+def test_the_template_for_tools_is_taken_where_tools_are_given():
+    template = ChatTemplate("plain", {}, {"tool_use": "with tools"})
+    assert template.render(HI) == "plain"
+    assert template.render(HI, []) == "with tools"
+
+
+@pytest.mark.parametrize(
+    "source", ["{% if %}", "{{ x", "{% endfor %}", "{% generation %}", "{{ 1 | no_such_filter }}"]
+)
+def test_a_template_that_is_none_stops_chats_alone(source: str):
+    template = ChatTemplate(source, {})  # nothing is said before a chat is asked for
+    with pytest.raises(InputError, match=r"^tokenizer\.chat_template: is not a valid template: [^\n]+$"):
+        template.render(HI)
+
+
+EDITS = st.tuples(
+    st.integers(0, 20_000),
+    st.integers(0, 30),
+    st.sampled_from(["", "{{", "}}", "{% endif %}", "{% endfor %}", "'", "|", " * 10**10 ", "\0", "\ud800"]),
+)
+
+
+@examples(60)
+@given(
+    template=st.sampled_from(TEMPLATES), edits=st.lists(EDITS, max_size=3), chat=st.sampled_from(list(CHATS))
+)
+def test_a_damaged_template_gives_text_or_one_line(
+    template: Path, edits: list[tuple[int, int, str]], chat: str
+):
+    source = template.read_text(encoding="utf-8")
+    for at, length, put in edits:
+        at %= len(source) + 1
+        source = source[:at] + put + source[at + length :]
+    try:
+        text = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}).render(CHATS[chat]["messages"])
+        assert isinstance(text, str)
+    except InputError as error:
+        assert "\n" not in str(error)  # noqa: PT017 (one or the other)
 
 
 def test_a_model_without_template_says_so(write_gguf: WriteGGUF):

@@ -16,6 +16,7 @@ from partita.checkpoints.folder import open_folder
 from partita.checkpoints.open import open_checkpoint
 from partita.errors import InputError
 from partita.specs.parameters import all_parameters
+from partita.specs.resolve import resolve_model
 
 LLAMA_CONFIG = CONFIGS["llama"][0]
 
@@ -52,6 +53,34 @@ def test_any_slice_equals_that_of_the_whole(folders: dict[str, Path], family: st
     ends = [sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shapes[name]]
     index = tuple(slice(*pair) for pair in ends)
     np.testing.assert_array_equal(checkpoint.read(name, index), checkpoint.read(name)[index])
+
+
+def test_a_whole_file_is_read_whatever_an_index_beside_it_says(tmp_path: Path):
+    """As transformers does: an index may be left from the shards that were merged to the file."""
+    parameters, tensors = tiny_folder.stored("llama")
+    folder = tiny_folder.write(tmp_path, LLAMA_CONFIG, tensors)
+    stale = {"metadata": {}, "weight_map": dict.fromkeys(tensors, "model-00001-of-00002.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(stale), encoding="utf-8")
+    np.testing.assert_array_equal(open_folder(folder).read("embed"), parameters["embed"])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "in 4 bits, packed by awq: "),
+        ({"quant_method": "gptq", "bits": 8}, "in 8 bits, packed by gptq: "),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "in 4 bits, packed by bitsandbytes: "),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "packed by fp8: "),
+        ({"bits": "four"}, "packed by an unnamed method: "),
+    ],
+)
+def test_packed_weights_are_planned_and_said_not_to_run(given: dict[str, Any], words: str, tmp_path: Path):
+    _, tensors = tiny_folder.stored("llama")
+    folder = tiny_folder.write(tmp_path, {**LLAMA_CONFIG, "quantization_config": given}, tensors)
+    assert resolve_model(str(folder)).d_model == CONFIGS["llama"][1].d_model
+    with pytest.raises(InputError, match=f"^quantization_config: {words}such weights are not run") as error:
+        open_folder(folder)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16])

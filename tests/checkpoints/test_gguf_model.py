@@ -1,5 +1,6 @@
 """GGUF files of each architecture: the model of their metadata, their tensors, their rotary scaling."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from partita.checkpoints.gguf_model import ARCHITECTURES
 from partita.checkpoints.names import GGUF
 from partita.checkpoints.protocol import StoredCheckpoint, random_parameters
 from partita.errors import InputError
-from partita.program.rotary import frequencies
+from partita.program.positions import frequencies
 from partita.specs.model import LinearScaling, Llama3Scaling, Model, YarnScaling
 from partita.specs.parameters import all_parameters
 
@@ -138,6 +139,14 @@ def test_the_largest_gemma_scales_scores_by_its_width(
             },
             YarnScaling(factor=4, original_max_position=32),
         ),
+        (
+            {
+                **{"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0},
+                **{"rope.scaling.original_context_length": 32, "rope.scaling.yarn_ext_factor": 1.0},
+                **{"rope.scaling.attn_factor": 1.5, "rope.scaling.yarn_attn_factor": 1.0},
+            },
+            YarnScaling(factor=4, original_max_position=32, attention_factor=1.5 * (0.1 * math.log(4) + 1)),
+        ),
     ],
 )
 def test_scaling_of_positions_is_read(write_gguf: WriteGGUF, metadata: dict[str, Any], scaling: Any):
@@ -198,6 +207,9 @@ def test_divisors_of_one_change_nothing(write_gguf: WriteGGUF):
         ("gemma2", "attention.sliding_window", None),
         ("gemma3", "attn_logit_softcapping", 50.0),
         ("qwen2", "rope.scaling.type", "yarn"),
+        ("qwen2", "rope.scaling.attn_factor", 1.5),
+        ("qwen2", "rope.scaling.yarn_ext_factor", 0.5),
+        ("qwen2", "rope.scaling.yarn_attn_factor", 3.0),
         ("falcon", "attention.sliding_window", 4),
     ],
 )

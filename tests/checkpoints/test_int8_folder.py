@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tests.checkpoints import stored_forms as forms
-from tests.checkpoints import tiny_folder
+from tests.checkpoints import tiny_folder, tiny_gguf
 from tests.checkpoints.in_memory import in_int8
 from tests.checkpoints.tiny_gguf import WriteGGUF
 
@@ -175,6 +177,43 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match=r"out: .*cannot be written: No space left on device"):
         write_int8(checkpoint, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whichever_file_does_not_fit_it_is_said_so_and_nothing_is_left(tmp_path: Path):
+    """The tokenizer's files among them, which a library makes; a limit on their size stands for a disk."""
+    checkpoint = open_checkpoint(str(tiny_gguf.write(tmp_path / "tiny.gguf")))
+    assert checkpoint.tokenizer is not None
+    write_int8(checkpoint, tmp_path / "out")
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
+    assert {"tokenizer.json", "model.safetensors", "partita.json", "generation_config.json"} <= sizes.keys()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in sizes.values():
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, before[1]))
+            with pytest.raises(InputError, match=r"out: .*cannot be written: File too large"):
+                write_int8(checkpoint, tmp_path / "again")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "tiny.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("final_norm", np.nan, "holds numbers that are not finite"),
+        ("final_norm", 3.4e38, "holds 3.4e+38, more than bfloat16 does"),
+        ("layers.1.q", -np.inf, "holds numbers that are not finite"),
+    ],
+)
+def test_weights_that_are_not_finite_are_refused_by_name(
+    name: str, value: float, message: str, tmp_path: Path
+):
+    parameters = random_parameters(forms.LLAMA, seed=4)
+    parameters[name].flat[3] = value
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        write_int8(MemoryCheckpoint(forms.LLAMA, parameters), tmp_path / "out")
+    assert (caught.value.field, caught.value.value) == ("model", name)
     assert list(tmp_path.iterdir()) == []
 
 

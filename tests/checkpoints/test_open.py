@@ -1,6 +1,7 @@
 """MODEL as packages and the hub give it, and what is said when they do not. No test uses the network."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,14 @@ from huggingface_hub import errors
 from tests.checkpoints import tiny_folder
 
 from partita.api import read_model
-from partita.checkpoints.open import PACKAGES, fetch, is_repo_id, open_checkpoint, packaged_gguf
+from partita.checkpoints.open import (
+    PACKAGES,
+    fetch,
+    is_repo_id,
+    open_checkpoint,
+    open_tokenizer,
+    packaged_gguf,
+)
 from partita.errors import InputError
 
 
@@ -58,6 +66,16 @@ def test_a_plan_needs_the_configuration_alone(hub: Hub):
     assert hub.asked == [("some-org/tiny", ["config.json", "partita.json"])]
 
 
+def test_a_tokenizer_is_fetched_without_weights(hub: Hub):
+    assert isinstance(hub.answer, Path)
+    (hub.answer / "generation_config.json").write_text('{"eos_token_id": [5, 3]}', encoding="utf-8")
+    tokenizer, ends = open_tokenizer("some-org/tiny", 100)
+    assert (tokenizer, ends.keys()) == (None, {3, 5})
+    ((_, patterns),) = hub.asked
+    assert {"tokenizer.json", "generation_config.json", "additional_chat_templates/*.jinja"} < set(patterns)
+    assert not any("safetensors" in pattern for pattern in patterns)
+
+
 def test_a_folder_of_that_name_comes_first(hub: Hub, tmp_path: Path):
     config, model = tiny_folder.CONFIGS["qwen2"]
     (tmp_path / "some-org").mkdir()
@@ -95,7 +113,7 @@ RESPONSE: Any = SimpleNamespace(headers={}, request=None)
 )
 def test_what_goes_wrong_is_one_line(hub: Hub, error: Any, message: str):
     hub.answer = error
-    for ask in (fetch, open_checkpoint, read_model):
+    for ask in (fetch, open_checkpoint, read_model, partial(open_tokenizer, vocabulary=1)):
         with pytest.raises(InputError) as caught:
             ask("org/name")
         assert (caught.value.field, caught.value.value) == ("model", "org/name")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests import reference
-from tests.families import FAMILIES, VOCABULARY
+from tests.families import FAMILIES, VOCABULARY, attention_of
 
 from partita.checkpoints.folder import open_folder
 from partita.specs.parameters import all_parameters
@@ -22,7 +22,7 @@ def test_the_reference_gives_the_logits_and_tokens_of_transformers(family: str, 
     transformers = pytest.importorskip("transformers")
     folder = FAMILIES[family](tmp_path / family)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        folder, dtype=torch.float32, attn_implementation=attention_of(family)
     )
     checkpoint = open_folder(folder)
     model = checkpoint.model
@@ -36,4 +36,5 @@ def test_the_reference_gives_the_logits_and_tokens_of_transformers(family: str, 
             expected = theirs(torch.tensor([generated[:-1]])).logits[0].numpy()
         logits = reference.logits(model, parameters, generated[:-1])
         np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=0)
-        assert logits.argmax(axis=-1)[length - 1 :].tolist() == generated[length:]
+        chosen_by = reference.logits(model, parameters, generated[:-1], prompt=length)[length - 1 :]
+        assert chosen_by.argmax(axis=-1).tolist() == generated[length:]

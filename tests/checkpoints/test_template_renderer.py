@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sizes import every
 
 from partita.checkpoints.chat_template import ChatTemplate, TemplateLimit
 from partita.checkpoints.template_renderer import TemplateRenderer
@@ -26,27 +27,27 @@ def renderer() -> Iterator[TemplateRenderer]:
     renderer.close()
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        f"{BIG * 3}{'{% endfor %}' * 3}",
-        "{{ 'x' * 10**10 }}",
-        "{{ messages[0].content * 10**10 }}",
-        "{{ '%1000000000d' % 1 }}",
-        "{{ '{:>10000000000}'.format(1) }}",
-        "{{ 'x'.ljust(10**10) }}",
-        "{{ 'x' | center(10**10) }}",
-        "{{ [1] | tojson(indent=10**10) }}",
-        "{{ ([1] * 10**10) | length }}",
-        "{{ (messages * 10**9) | length }}",
-        "{{ 10**(10**10) }}",
-        "{{ lipsum(n=10**8) }}",
-        "{{ 'abc' | slice(10**9) | list }}",
-        "{% set n = namespace(s='x') %}" + BIG + "{% set n.s = n.s ~ n.s %}{% endfor %}",
-        "{% macro f(n) %}{% if n > 1 %}{{ f(n - 1) }}{{ f(n - 2) }}{% endif %}{% endmacro %}{{ f(60) }}",
-        BIG + "{{ 'x' * 1000 }}{% endfor %}",
-    ],
-)
+ENDLESS = [
+    f"{BIG * 3}{'{% endfor %}' * 3}",
+    "{{ 'x' * 10**10 }}",
+    "{{ messages[0].content * 10**10 }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '{:>10000000000}'.format(1) }}",
+    "{{ 'x'.ljust(10**10) }}",
+    "{{ 'x' | center(10**10) }}",
+    "{{ [1] | tojson(indent=10**10) }}",
+    "{{ ([1] * 10**10) | length }}",
+    "{{ (messages * 10**9) | length }}",
+    "{{ 10**(10**10) }}",
+    "{{ lipsum(n=10**8) }}",
+    "{{ 'abc' | slice(10**9) | list }}",
+    "{% set n = namespace(s='x') %}" + BIG + "{% set n.s = n.s ~ n.s %}{% endfor %}",
+    "{% macro f(n) %}{% if n > 1 %}{{ f(n - 1) }}{{ f(n - 2) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    BIG + "{{ 'x' * 1000 }}{% endfor %}",
+]
+
+
+@pytest.mark.parametrize("source", every(2, ENDLESS))
 def test_a_template_without_end_ends_with_one_line(source: str):
     with pytest.raises(TemplateLimit, match=r"^tokenizer\.chat_template: [^\n]+$"):
         ChatTemplate(source, {}).render(HI)

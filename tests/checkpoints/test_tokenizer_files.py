@@ -168,6 +168,34 @@ def test_a_chat_template_in_a_file_of_its_own_comes_first(tmp_path: Path):
     assert read(folder).chat(HI) == "<s>hi"
 
 
+def test_a_chat_template_for_tools_beside_the_usual_one(tmp_path: Path):
+    several = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": TEMPLATE}]
+    settings = {"bos_token": "<s>", "chat_template": several}
+    before = read(save(tmp_path / "in", byte_level(), settings))
+    (tmp_path / "out").mkdir()
+    write_tokenizer(before, tmp_path / "out")
+    for tokenizer in (before, read(tmp_path / "out")):
+        assert (tokenizer.chat(HI), tokenizer.chat(HI, tools=[])) == ("<s>hi", "tools")
+    more = tmp_path / "in" / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text("of a file", encoding="utf-8")
+    assert read(tmp_path / "in").chat(HI) == "of a file"  # files come before settings, all or none
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"{% if %}"])
+def test_a_chat_template_that_cannot_be_read_stops_chats_alone(content: bytes, tmp_path: Path):
+    folder = save(tmp_path / "in", byte_level())
+    (folder / "chat_template.jinja").write_bytes(content)
+    tokenizer = read(folder)
+    assert tokenizer.encode("ab") == [256]
+    assert tokenizer.eos_ids == {258}
+    with pytest.raises(InputError, match=r"^tokenizer\.chat_template: is not a valid template: [^\n]+$"):
+        tokenizer.chat(HI)
+    (tmp_path / "out").mkdir()
+    write_tokenizer(tokenizer, tmp_path / "out")
+    assert read(tmp_path / "out").encode("ab") == [256]
+
+
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_a_written_tokenizer_is_read_the_same(tokenizers: dict[str, Tokenizer], kind: str, tmp_path: Path):
     settings = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}

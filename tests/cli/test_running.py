@@ -1,9 +1,10 @@
 """`generate` and `verify`: a model run on a small mesh of this process's CPU devices."""
 
+import json
 from pathlib import Path
 
 import pytest
-from tests.checkpoints import tiny_gguf
+from tests.checkpoints import tiny_folder, tiny_gguf
 from tests.cli.conftest import Partita
 
 from partita.checkpoints.open import open_checkpoint
@@ -133,3 +134,41 @@ def test_a_tokenizer_that_is_not_understood_stops_only_text(partita: Partita, tm
     assert made.err.startswith("note: the tokenizer is not understood, so none is written")
     written = open_checkpoint(str(tmp_path / "out"))
     assert (written.tokenizer, written.eos_ids) == (None, {11})
+
+
+def test_generate_draws_as_the_checkpoint_asks_unless_options_say_else(partita: Partita, tmp_path: Path):
+    asks = {"temp": 2.0, "top_k": 5, "penalty_repeat": 1.25}
+    asking = tiny_gguf.write(tmp_path / "asks.gguf", {f"general.sampling.{k}": v for k, v in asks.items()})
+    usual = tiny_gguf.write(tmp_path / "usual.gguf")
+
+    def generate(model: Path, *options: object) -> tuple[dict, str]:
+        ran = partita("generate", model, "--prompt", "ab", "--max-tokens", 6, "--seed", 7, *options, "--json")
+        assert ran.code == 0
+        return json.loads(ran.out), ran.err
+
+    taken, note = generate(asking)
+    given, _ = generate(usual, "--temperature", 2, "--top-k", 5, "--repetition-penalty", 1.25)
+    assert taken["tokens"] == given["tokens"]
+    assert "the checkpoint asks for --temperature 2, --top-k 5, --repetition-penalty 1.25;" in note
+    drawn = {"temperature": 2.0, "top_k": 5, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.25}
+    others = {"max_tokens": 6, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    asked_for = ["temperature", "top_k", "repetition_penalty"]
+    assert taken["sampling"] == {**drawn, **others, "from_checkpoint": asked_for}
+    assert given["sampling"] == {**drawn, **others, "from_checkpoint": []}
+    greedy, note = generate(asking, "--temperature", 0, "--repetition-penalty", 1)
+    assert greedy["tokens"] == generate(usual)[0]["tokens"]
+    assert "without effect: --seed" in note
+    assert "--top-k 5" in note
+
+
+def test_a_checkpoint_that_asks_for_more_tokens_than_there_is_room_for_gets_fewer(
+    partita: Partita, tmp_path: Path
+):
+    folder = tiny_folder.write(
+        tmp_path / "folder", tiny_folder.CONFIGS["llama"][0], tiny_folder.stored("llama")[1]
+    )
+    (folder / "generation_config.json").write_text('{"max_new_tokens": 500}', encoding="utf-8")
+    ran = partita("generate", folder, "--prompt-ids", "1,2,3,4", "--ignore-eos", "--json")
+    found = json.loads(ran.out)
+    assert (found["sampling"]["max_tokens"], found["completion_tokens"]) == (60, 60)
+    assert "--max-tokens 60" in ran.err

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.checkpoints.tokenizer import Tokenizer
@@ -29,9 +31,10 @@ _TEXTS = ["<eos>", *"abcdef", "ab", "ba", "abc", "ccc", "\u0120", "\u010a", "\u0
 
 
 def tokenizer() -> Tokenizer:
-    none: Any = None
     texts = _TEXTS + [f"{chr(97 + i % 26)}{i}" for i in range(MODEL.vocabulary - len(_TEXTS))]
-    return Tokenizer(none, texts, special=frozenset({EOS}), named_ends={EOS: "the test's"})
+    backend = Backend(models.WordLevel({text: i for i, text in enumerate(texts)}, unk_token="<eos>"))
+    backend.decoder = decoders.ByteLevel()
+    return Tokenizer(backend, texts, special=frozenset({EOS}), named_ends={EOS: "the test's"})
 
 
 def engine(layout: str = "ws1d/heads", mesh: Mesh | None = None, **options: Any) -> Engine:
@@ -80,5 +83,6 @@ def request(random: np.random.Generator, most: str, **fixed: Any) -> Sampling:
     return Sampling(**{**found, **fixed})
 
 
-def prompt(random: np.random.Generator) -> list[int]:
-    return random.integers(0, MODEL.vocabulary, int(random.integers(1, 17))).tolist()
+def prompt(random: np.random.Generator, tokens: int | None = None) -> list[int]:
+    """So many tokens, or up to 16."""
+    return random.integers(0, MODEL.vocabulary, tokens or int(random.integers(1, 17))).tolist()

@@ -70,21 +70,25 @@ def test_layouts(alone: list[list[list[int]]], layout: str):
 def test_slots_filled_at_other_times(usual: Engine, alone: list[list[list[int]]]):
     """One request after another, each into the last free slot while others are being decoded."""
     asked = ASKED[1:]
-    first, read = usual.read([ids for ids, _ in asked], [ask for _, ask in asked], 8)
+    first, reading = usual.read([ids for ids, _ in asked], [ask for _, ask in asked], 8)
+    read = [(prompts, row) for prompts in reading for row in range(len(prompts.ids))]
     slots = Slots(usual.programs, usual.parameters, first.layout, first.count, first.capacity)
     found: list[list[int]] = [[] for _ in asked]
-    places = [Place(i, slots.count - 1 - i, Sample(ask, ask.seed or 0)) for i, (_, ask) in enumerate(asked)]
+    places = [
+        Place(row, slots.count - 1 - i, Sample(ask, ask.seed or 0))
+        for i, ((_, row), (_, ask)) in enumerate(zip(read, asked, strict=True))
+    ]
     for number in range(len(asked) + 11):
         if number:
             step = slots.step()
-            for place in places[:number]:
-                if len(found[place.row]) < 12:
-                    found[place.row].append(int(step.tokens[place.slot]))
-                if len(found[place.row]) == 12 and slots.samples[place.slot] is not None:
+            for own, place in zip(found, places[:number], strict=False):
+                if len(own) < 12:
+                    own.append(int(step.tokens[place.slot]))
+                if len(own) == 12 and slots.samples[place.slot] is not None:
                     slots.free(place.slot)
         if number < len(asked):
             place = places[number]
-            found[place.row].append(int(slots.insert(read, [place]).tokens[place.slot]))
+            found[number].append(int(slots.insert(read[number][0], [place]).tokens[place.slot]))
     assert found == [samples[0] for samples in alone[1:]]
 
 

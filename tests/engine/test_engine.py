@@ -235,10 +235,7 @@ def test_lengths_that_the_model_does_not_take():
 
 @pytest.mark.parametrize(
     ("changes", "feature"),
-    [
-        ({"positions": "alibi"}, "ALiBi positions"),
-        ({"rotary_scaling": OtherScaling(name="longrope")}, "longrope rotary scaling"),
-    ],
+    [({"rotary_scaling": OtherScaling(name="longrope")}, "longrope rotary scaling")],
     ids=str,
 )
 def test_models_that_can_only_be_planned_for(changes: dict, feature: str):

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from tests import reference
 from tests.engine.bench import TOLERANCE
+from tests.sizes import full
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
-from partita.engine.engine import Engine
+from partita.engine.engine import Engine, EngineOptions
 from partita.sharding import Mesh, parse_layout
 from partita.specs.model import Model
 
@@ -24,7 +25,10 @@ WINDOW, STEPS = 5, 32
 LENGTHS = (3, 17, 1)
 """Tokens of the prompts: fewer than a window, more than three, and one."""
 SIZES = {"layers": 2, "d_model": 24, "d_ff": 20, "heads": 6, "head_dim": 8, "vocabulary": 53}
-YARN = {"kind": "yarn", "factor": 4.0, "original_max_position": 16, "beta_fast": 4.0}
+YARN = {
+    **{"kind": "yarn", "factor": 4.0, "original_max_position": 16, "beta_fast": 4.0},
+    "attention_factor": 0.7,
+}
 LLAMA3 = {
     **{"kind": "llama3", "factor": 4.0, "original_max_position": 16},
     **{"low_freq_factor": 1.0, "high_freq_factor": 4.0},
@@ -48,12 +52,16 @@ CHOICES: dict[str, list[Any]] = {
     "window": [
         {},
         {"window": WINDOW},
-        {"window": WINDOW, "global_period": 2},
+        {"window": WINDOW, "global_at": (0,)},
         {"window": WINDOW, "global_period": 2, "local_rotary_base": 50.0},
     ],
     "norm": [{}, {"norm": "layernorm"}, {"norm_parameters": False}],
     "kv_heads": [{"kv_heads": heads} for heads in (6, 3, 1)],
-    "positions": [{}, {"positions": "learned", "max_context": 64}],
+    "positions": [
+        {},
+        {"positions": "learned", "max_context": 64},
+        {"positions": "alibi", "alibi_max_bias": 4.0, "alibi_scale": 0.5},
+    ],
     "turned": [{}, {"rotary_fraction": 0.5}, {"rotary_pairs": "interleaved"}],
     "block": [{}, {"block": "parallel"}],
     "more_norms": [{}, {"post_norms": True}],  # of a parallel block: separate_norms
@@ -67,8 +75,8 @@ CHOICES: dict[str, list[Any]] = {
         }.items()
     },
 }
-_NOT_ROTARY = {("positions", 1)}
-_ROTARY_ONLY = {("turned", 1), ("turned", 2), ("scaling", 1), ("scaling", 2), ("scaling", 3), ("window", 3)}
+_NOT_ROTARY = {("positions", 1), ("positions", 2)}
+_ROTARY_ONLY = {("turned", 1), ("turned", 2), ("window", 3), *(("scaling", i) for i in range(1, 4))}
 
 
 def _possible(row: Row) -> bool:
@@ -155,6 +163,46 @@ def test_logits_and_tokens_of_every_model(number: int):
         assert (steps.max(axis=-1) - chosen).max() < TOLERANCE
 
 
+BY_LENGTH = {
+    "dynamic": {"kind": "dynamic", "factor": 3.0, "original_max_position": 10},
+    "longrope": {
+        **{"kind": "longrope", "factor": 4.0, "original_max_position": 25},
+        **{"short_factors": (1.0, 1.1, 1.3, 1.7), "long_factors": (1.5, 2.5, 4.5, 8.0)},
+    },
+}
+"""Original lengths that one prompt is beyond at once, and that the others are beyond before their end; or all
+at their end alone."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "layouts", "chunk"),
+    [
+        ("dynamic", ("wg-xyz/heads", "ws2d/batch"), 8),
+        ("longrope", ("ws2d/batch", "ws1d/heads"), None),
+        full(("longrope", ("ws1d/heads", "ws2d/batch"), 8)),
+        full(("dynamic", ("ws2d/batch", "wg-xyz/batch"), None)),
+    ],
+)
+def test_tokens_turn_as_their_sequence_has_it_when_they_are_read(
+    kind: str, layouts: tuple[str, str], chunk: int | None
+):
+    """A prompt turns by its whole length, whatever the chunks and the prompts beside it; what follows by the
+    length up to itself, and what was cached before stays as it is: as `generate` in transformers does it."""
+    others = {"window": WINDOW, "global_period": 2, "qk_norm": True, "kv_heads": 3}
+    model = Model.model_validate({"name": kind, **SIZES, **others, "rotary_scaling": BY_LENGTH[kind]})
+    parameters, prompts = random_parameters(model, seed=5), prompts_of(model)
+    roles = [parse_layout(layout, CUBE.axes) for layout in layouts]
+    engine = Engine(MemoryCheckpoint(model, parameters), CUBE, *roles, options=EngineOptions(chunk=chunk))
+    found = engine.generate(prompts, STEPS)
+    for prompt, tokens, logits in zip(prompts, found, engine.logits(prompts), strict=True):
+        text = prompt + tokens
+        assert abs(logits - reference.logits(model, parameters, prompt)).max() < TOLERANCE
+        theirs = reference.logits(model, parameters, text, len(prompt))[len(prompt) - 1 : -1]
+        assert (theirs.max(axis=-1) - theirs[np.arange(STEPS), tokens]).max() < TOLERANCE
+        at_once = reference.logits(model, parameters, text)[len(prompt) - 1 : -1]
+        assert abs(at_once - theirs).max() > 10 * TOLERANCE  # they turn in another way
+
+
 def test_every_feature_of_every_model_is_felt():
     """A program that left one out would give other logits, and so would one that turned another way."""
     for number, row in enumerate(rows()):
@@ -170,7 +218,12 @@ def test_every_feature_of_every_model_is_felt():
 def _without_each(row: Row) -> dict[str, Model]:
     """The model with one choice at a time made plain, but for those that change shapes."""
     shapes = ("layouts", "kv_heads", "feed_forward", "norm", "positions", "tied")
-    return {name: model_of(row | {name: 0}) for name, i in row.items() if i and name not in shapes}
+    alike = {("positions", 2)}  # ALiBi has no parameters, as rotary positions have none
+    return {
+        name: model_of(row | {name: 0})
+        for name, i in row.items()
+        if i and (name not in shapes or (name, i) in alike)
+    }
 
 
 def _fitted(model: Model, parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ from tokenizers import decoders, models
 
 from partita.checkpoints.tokenizer import Tokenizer, Tokens
 from partita.engine.engine import Engine
+from partita.engine.requests import check_prompts, fitted
 from partita.errors import InputError
 from partita.specs.sampling import Sampling
 
@@ -22,18 +23,18 @@ def usual() -> Engine:
 
 
 def test_samples_of_one_prompt_read_it_once(usual: Engine, monkeypatch: pytest.MonkeyPatch):
-    read, prefill = [], usual.programs.prefill
+    read, reads = [], usual.programs.read
 
     def counting(*given):
-        step = prefill(*given)
+        step = reads(*given)
 
-        def run(parameters, tokens, lengths):
-            read.append((tokens.shape[0], int(lengths.sum())))
-            return step(parameters, tokens, lengths)
+        def run(parameters, cache, logits, tokens, held, counts, reach, ends):
+            read.append((tokens.shape[0], int(counts.sum())))
+            return step(parameters, cache, logits, tokens, held, counts, reach, ends)
 
         return run
 
-    monkeypatch.setattr(usual.programs, "prefill", counting)
+    monkeypatch.setattr(usual.programs, "read", counting)
     ask = Sampling(max_tokens=6, temperature=1.5, n=8, seed=3)
     (samples,) = usual.complete([PROMPT], ask)
     assert read == [(1, len(PROMPT))]  # one row, and its four tokens
@@ -98,3 +99,17 @@ def test_settings_that_are_refused(usual: Engine, settings: dict, field: str, ac
 def test_every_prompt_needs_settings(usual: Engine):
     with pytest.raises(InputError, match="each of 2 prompts"):
         usual.complete([PROMPT, PROMPT], [Sampling()])
+
+
+def test_the_usual_length_is_shortened_near_the_end_of_the_context_and_a_given_one_refused():
+    model = MODEL.model_copy(update={"max_context": 100})
+    for prompt, wanted in [(1, 64), (36, 64), (37, 63), (98, 2), (99, 1), (100, 1)]:
+        found = fitted(model, prompt, Sampling(temperature=1.0).model_copy(update={"n": 2}))
+        assert (found.max_tokens, found.temperature, found.n) == (wanted, 1.0, 2)
+    assert fitted(MODEL, 10**6, Sampling()).max_tokens == 64  # it has no end
+    given = Sampling(max_tokens=64)
+    assert fitted(model, 99, given) == given
+    with pytest.raises(InputError) as error:
+        check_prompts(model, [[1], [2] * 90], 64)
+    message = "prompt 90 + output 64 exceeds the 100 tokens that asked takes"
+    assert (error.value.field, error.value.value, error.value.message) == ("context", 154, message)

@@ -57,7 +57,7 @@ def extending(tokens: int) -> tuple[Programs, Layout, Any, Any]:
     programs, layout = programs_of(WINDOWED, 1, "ws1d/heads", CHUNK)
     shapes = programs.cache(layout, 1, tokens, CHUNK)
     extend: Any = programs.extend(layout)
-    step = extend.lower(programs.parameters(), shapes, ints(1, CHUNK), ints(1), ints(1))
+    step = extend.lower(programs.parameters(), shapes, ints(1, CHUNK), *[ints(1)] * 3)
     return programs, layout, step.compile(), shapes
 
 
@@ -142,7 +142,7 @@ def test_a_split_context_gives_the_logits_of_one_that_is_whole():
             )
         held = [np.array([n], np.int32) for n in (last, 1)]
         step = programs.extend(layout)
-        logits, _ = step(parameters_of(programs), tuple(cache), np.array([[5]], np.int32), *held)
+        logits, _ = step(parameters_of(programs), tuple(cache), np.array([[5]], np.int32), *held, held[0] + 1)
         found.append(np.asarray(logits)[0, 0, : MODEL.vocabulary])
     assert abs(found[0]).max() > 0.01
     assert abs(found[0] - found[1]).max() < 1e-4

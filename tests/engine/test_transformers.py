@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.families import FAMILIES, VOCABULARY
+from tests.families import FAMILIES, VOCABULARY, attention_of
 
 from partita.checkpoints.folder import open_folder
 from partita.engine.engine import Engine, EngineOptions
@@ -28,7 +28,7 @@ def test_logits_and_tokens_are_those_of_transformers(family: str, tmp_path: Path
     transformers = pytest.importorskip("transformers")
     folder = FAMILIES[family](tmp_path / family)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        folder, dtype=torch.float32, attn_implementation=attention_of(family)
     )
     random = np.random.default_rng(7)
     prompts = [random.integers(0, VOCABULARY, length).tolist() for length in LENGTHS]

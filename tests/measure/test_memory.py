@@ -101,7 +101,7 @@ def launched(case: Case) -> tuple[tuple[Launch, ...], Step]:
         launches = decode_launches(programs, layout, batch, context)
     else:
         cache = programs.cache(layout, batch, context, case.queries)
-        arguments = (programs.parameters(), cache, ints(batch, case.queries), ints(batch), ints(batch))
+        arguments = (programs.parameters(), cache, ints(batch, case.queries), *[ints(batch)] * 3)
         draw = first_draw(programs, layout, layout, batch, context, case.queries)
         launches = (Launch(programs.extend(layout), arguments), draw)
     step = price_step(

@@ -104,7 +104,9 @@ class SimulatedOps:
     def gate(self, h: Shards, feed_forward: str) -> Shards:
         return h.map(lambda v: v[:, :, 0] / (1 + np.exp(-v[:, :, 0])) * v[:, :, 1], h.sharding.without("M"))
 
-    def rotate(self, x: Shards, positions: Shards, model: Model, local: bool) -> Shards:
+    def rotate(
+        self, x: Shards, positions: Shards, model: Model, local: bool, reach: Shards | None = None
+    ) -> Shards:
         def turned(v: np.ndarray, p: np.ndarray) -> np.ndarray:
             half = v.shape[-1] // 2
             angles = p[..., None] * model.rotary_base ** (-np.arange(half) / half)

@@ -131,9 +131,9 @@ def test_each_needed_field_is_missed_by_name(tmp_path: Path, field: str):
     ],
 )
 def test_a_field_of_a_wrong_type_is_named_with_what_it_must_be(field: str, value: Any):
-    with pytest.raises(InputError, match=f"in config.json {field} = .* must be ") as caught:
+    with pytest.raises(InputError, match=r"must be .* in config\.json") as caught:
         model_from_config(SMOLLM2 | {field: value})
-    assert caught.value.field == field
+    assert (caught.value.field, caught.value.value) == (field, repr(value))
 
 
 def test_all_fields_of_a_wrong_type_are_named_at_once():
@@ -155,7 +155,6 @@ def test_all_fields_of_a_wrong_type_are_named_at_once():
         ("layer_types", ["linear_attention"] * 30),
         ("layer_types", "full_attention"),
         ("partial_rotary_factor", 1.5),
-        ("quantization_config", {"quant_method": "gptq"}),
         ("is_encoder_decoder", True),
     ],
 )
@@ -171,12 +170,6 @@ def test_what_would_change_the_result_is_refused_by_name(field: str, value: Any)
         ({"attention_bias": True}, {"qkv_bias": True, "output_bias": True}),
         ({"mlp_bias": True}, {"ffn_bias": True}),
         ({"hidden_act": "gelu_pytorch_tanh"}, {"feed_forward": "geglu"}),
-        ({"rope_interleaved": True}, {"rotary_pairs": "interleaved"}),
-        ({"partial_rotary_factor": 0.5}, {"rotary_fraction": 0.5}),
-        (
-            {"rope_parameters": {"rope_theta": 1e5, "partial_rotary_factor": 0.5}},
-            {"rotary_fraction": 0.5, "rotary_base": 1e5},
-        ),
     ],
 )
 def test_features_of_the_llama_form_are_read(changes: dict[str, Any], fields: dict[str, Any]):
@@ -261,7 +254,12 @@ def test_what_configurations_usually_also_hold_is_passed_over(usual: dict[str, A
         {"rope_scaling": {"type": "default"}},
         {"layer_types": ["full_attention"] * 30},
         {"quantization_config": None},
+        {"quantization_config": {"quant_method": "awq", "bits": 4}},  # a plan has formats of its own
         {"partial_rotary_factor": 1.0},
+        # these the family's code in transformers never looks at
+        {"partial_rotary_factor": 0.5},
+        {"rope_parameters": {"rope_theta": 1e5, "partial_rotary_factor": 0.5}},
+        {"rope_interleaved": True},
     ],
 )
 def test_the_same_fields_are_read_where_they_change_nothing(plain: dict[str, Any]):

@@ -155,8 +155,12 @@ def test_qwen_has_windows_only_where_its_switch_says_so():
     assert _read("qwen2.5-7b", use_sliding_window=True).window is None  # from layer 28 of 28 on
     every = _read("qwen2.5-7b", use_sliding_window=True, max_window_layers=0, sliding_window=4096)
     assert (every.window, every.local_layers) == (4096, 28)
-    with pytest.raises(InputError, match=r"max_window_layers: 14: .* 0 or at least the 28 layers"):
-        _read("qwen2.5-7b", use_sliding_window=True, max_window_layers=14)
+    some = _read("qwen2.5-7b", use_sliding_window=True, max_window_layers=14, sliding_window=4096)
+    assert (some.window, some.global_period, some.global_at) == (4096, None, tuple(range(14)))
+    assert [some.is_local(layer) for layer in (0, 13, 14, 27)] == [False, False, True, True]
+    absent = _read("qwen2.5-7b", use_sliding_window=True, max_window_layers=None, num_hidden_layers=30)
+    assert (absent.global_layers, absent.local_layers) == (28, 2)
+    assert _read("qwen3-4b", use_sliding_window=True, max_window_layers=0).window is None  # it has none
 
 
 @pytest.mark.parametrize(
@@ -176,10 +180,22 @@ def test_kinds_of_layers_become_a_period(types: str, period: int | None):
     assert model.global_layers == layers.count("full_attention")
 
 
-@pytest.mark.parametrize("types", ["GL" * 16, "LG" * 15 + "GG", "L" * 31, "G" * 33])
-def test_kinds_of_layers_without_a_period_are_refused(types: str):
+@pytest.mark.parametrize("types", ["GL" * 16, "LG" * 15 + "GG", "L" * 31 + "G", "G" * 30 + "LL"])
+def test_kinds_of_layers_without_a_period_become_numbers(types: str):
     kinds = {"L": "sliding_attention", "G": "full_attention"}
-    with pytest.raises(InputError, match=r"layer_types: .* a full one every n-th"):
+    model = _read("mistral-7b-v0.1", layer_types=[kinds[letter] for letter in types])
+    if types == "L" * 31 + "G":
+        assert (model.global_period, model.global_at) == (32, None)  # the one in every 32
+    else:
+        assert model.global_at == tuple(i for i, letter in enumerate(types) if letter == "G")
+    assert ["L" if model.is_local(i) else "G" for i in range(32)] == list(types)
+    assert (model.global_layers, model.global_before(16)) == (types.count("G"), types[:16].count("G"))
+
+
+@pytest.mark.parametrize("types", ["L" * 31, "G" * 33, ""])
+def test_kinds_of_more_or_fewer_layers_are_refused(types: str):
+    kinds = {"L": "sliding_attention", "G": "full_attention"}
+    with pytest.raises(InputError, match=r"layer_types: .* for each layer, 32 in all"):
         _read("mistral-7b-v0.1", layer_types=[kinds[letter] for letter in types])
 
 
@@ -219,6 +235,14 @@ def test_deepseek_is_read_where_no_layer_has_experts():
         config = {k: v for k, v in (shape | dense).items() if k != "n_routed_experts"} | experts
         with pytest.raises(InputError, match="n_routed_experts: 256: a mixture of experts is not supported"):
             model_from_config(config)
+    published = shape | {"model_type": "deepseek_v3", "n_routed_experts": 256, "num_nextn_predict_layers": 1}
+    for field in (
+        {"quantization_config": {"quant_method": "fp8"}},
+        {"attention_bias": True},
+        {"v_head_dim": 0},
+    ):
+        with pytest.raises(InputError, match="n_routed_experts: 256: a mixture of experts is not supported"):
+            model_from_config(published | field)
     first = shape | dense | {"n_routed_experts": 8, "first_k_dense_replace": 62, "moe_intermediate_size": 1}
     assert model_from_config(first).d_ff == 6400
 

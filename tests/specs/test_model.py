@@ -21,6 +21,11 @@ TINY: dict[str, Any] = {
     "max_context": 64,
 }
 YARN = {"kind": "yarn", "factor": 4.0, "original_max_position": 32}
+DYNAMIC = {"kind": "dynamic", "factor": 2.0, "original_max_position": 32}
+LONGROPE = {
+    **{"kind": "longrope", "factor": 2.0, "original_max_position": 32},
+    **{"short_factors": [1.0] * 8, "long_factors": [2.0] * 8},
+}
 LATENT = Latent(kv_rank=24, query_rank=32, nope_dim=12, rope_dim=4, value_dim=10)
 
 
@@ -42,6 +47,7 @@ def test_a_latent_cache_holds_the_compressed_vector_once_for_all_heads():
         ({"window": 8, "global_period": 5}, 10, 50 * 2 + 8 * 10),
         ({"window": 8, "global_period": 13}, 12, 8 * 12),
         ({"window": 60, "global_period": 2}, 6, 50 * 12),
+        ({"window": 8, "global_at": (0, 5, 6)}, 9, 50 * 3 + 8 * 9),
     ],
 )
 def test_local_layers_keep_no_more_than_their_window(changes: dict[str, Any], local: int, reach: int):
@@ -66,6 +72,12 @@ def test_a_window_never_needs_more_cache_and_none_below_it_less(window: int, per
         ({"latent": LATENT}, r"kv_heads \(2\) equal to heads"),
         ({"kv_heads": 8, "head_dim": 20, "latent": LATENT}, r"head_dim \(20\) must be nope_dim"),
         ({"global_period": 2}, "for a model with a window"),
+        ({"global_at": (1,)}, "global_at is for a model with a window"),
+        ({"window": 8, "global_at": (1,), "global_period": 2}, "give one of them"),
+        ({"window": 8, "global_at": (3, 1)}, "numbers from 0 to 11, each once and in order"),
+        ({"window": 8, "global_at": (1, 12)}, "numbers from 0 to 11, each once and in order"),
+        ({"rotary_scaling": DYNAMIC, "rotary_fraction": 0.125}, "at least 4 numbers turn"),
+        ({"rotary_scaling": LONGROPE | {"long_factors": [1.0]}}, "long_factors of longrope must be 8"),
         ({"positions": "learned", "max_context": None}, "need max_context"),
         ({"block": "parallel", "post_norms": True}, "for a serial block"),
         ({"separate_norms": True}, "for a parallel block"),
@@ -88,7 +100,6 @@ def test_choices_that_do_not_fit_together_are_refused(changes: dict[str, Any], m
     ("changes", "names"),
     [
         ({"kv_heads": 8, "latent": LATENT}, ("latent attention",)),
-        ({"positions": "alibi"}, ("ALiBi positions",)),
         ({"rotary_scaling": "longrope"}, ("longrope rotary scaling",)),
         (
             {"kv_heads": 8, "latent": LATENT, "rotary_scaling": "su"},
@@ -109,6 +120,9 @@ def test_what_the_engine_lacks_is_named(changes: dict[str, Any], names: tuple[st
         {"qkv_bias": True, "output_bias": True, "ffn_bias": True, "positions": "learned"},
         {"block": "parallel", "separate_norms": True, "norm": "layernorm", "feed_forward": "exact_gelu"},
         {"attention_softcap": 50.0, "logit_softcap": 30.0, "attention_scale": 0.1, "feed_forward": "geglu"},
+        {"positions": "alibi"},
+        {"rotary_scaling": DYNAMIC, "window": 8, "global_at": (0, 1, 7)},
+        {"rotary_scaling": LONGROPE},
         {"embedding_scale": 8.0, "residual_scale": 0.5, "logit_scale": 0.1, "positions": "none"},
     ],
 )

@@ -17,10 +17,11 @@ from pydantic import ValidationError
 from partita.checkpoints.names import HUGGING_FACE
 from partita.checkpoints.protocol import StoredCheckpoint
 from partita.checkpoints.safetensors import SafetensorsFolder
+from partita.checkpoints.sampling_defaults import sampling_of_folder
 from partita.checkpoints.sources import Names, Source, check_tensors, source_of
 from partita.errors import InputError
 from partita.specs.hugging_face import model_from_config
-from partita.specs.hugging_face.config import load
+from partita.specs.hugging_face.config import load, packing
 from partita.specs.model import Model
 from partita.specs.parameters import Parameter, all_parameters, parameter_table, scale_name
 from partita.specs.wording import describe
@@ -92,7 +93,14 @@ def _scale_source(row: Parameter) -> Source:
 
 def _open_hugging_face(folder: Path, name: str | None) -> StoredCheckpoint:
     model = model_from_config(folder / CONFIG, name)
-    family = load(folder / CONFIG)["model_type"]
+    config = load(folder / CONFIG)
+    family, packed = config["model_type"], packing(config)
+    if packed is not None:
+        message = "such weights are not run, though the model can be planned; to run it give the folder that "
+        message += (
+            "they were made from, in int8 with `partita quantize` or --weights int8 where it must be small"
+        )
+        raise InputError("quantization_config", packed, message)
     if family not in HUGGING_FACE:
         known = ", ".join(HUGGING_FACE)
         message = f"can be planned, but its weights are not read here; those of these are: {known}"
@@ -140,4 +148,7 @@ def _checkpoint(
 
         return named_ends(folder).keys()
 
-    return StoredCheckpoint(model, sources, tensors.read, load_tokenizer, scales or {}, load_eos_ids)
+    return StoredCheckpoint(
+        *(model, sources, tensors.read, load_tokenizer, scales or {}, load_eos_ids),
+        load_sampling=lambda: sampling_of_folder(folder),
+    )

@@ -10,6 +10,7 @@ from partita.checkpoints.gguf_file import GGUFFile
 from partita.checkpoints.gguf_model import read_model, with_rotary_divisors
 from partita.checkpoints.names import GGUF
 from partita.checkpoints.protocol import StoredCheckpoint
+from partita.checkpoints.sampling_defaults import sampling_of_gguf
 from partita.checkpoints.sources import check_tensors
 
 if TYPE_CHECKING:
@@ -50,4 +51,8 @@ def open_gguf(path: Path, name: str | None = None) -> StoredCheckpoint:
 
         return end_tokens(file.metadata, model.vocabulary)
 
-    return StoredCheckpoint(model, sources, file.read, load_tokenizer, load_eos_ids=load_eos_ids)
+    return StoredCheckpoint(
+        *(model, sources, file.read, load_tokenizer),
+        load_eos_ids=load_eos_ids,
+        load_sampling=lambda: sampling_of_gguf(file.metadata),
+    )

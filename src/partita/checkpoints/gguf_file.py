@@ -64,7 +64,9 @@ class GGUFFile:
         block = max(1, _BLOCK // tensor.shape[-1])
         for start in range(0, len(rows), block):  # what dequantising needs on the way stays small
             part = slice(start, start + block)
-            values[part] = dequantize(rows[part], GGMLQuantizationType[tensor.format])
+            # as one long row: the library takes 16 rows at a time, which is slow for short ones
+            found = dequantize(rows[part].reshape(1, -1), GGMLQuantizationType[tensor.format])
+            values[part] = found.reshape(-1, tensor.shape[-1])
         del stored, packed, rows
         self._file.let_go()
         shape = [len(range(n)[part]) for n, part in zip(tensor.shape, before, strict=False)]

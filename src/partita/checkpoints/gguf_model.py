@@ -8,6 +8,7 @@ Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; what is no key:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 
 from partita.checkpoints.gguf_file import Metadata
 from partita.errors import InputError
-from partita.program.rotary import frequencies
+from partita.program.positions import frequencies
 from partita.specs.model import Llama3Scaling, Model
 from partita.specs.parameters import Shape
 from partita.specs.wording import describe
@@ -34,12 +35,16 @@ _UNDERSTOOD = (
     *("rope.freq_base", "rope.dimension_count", "rope.scale_linear", "rope.scaling.type"),
     *("rope.scaling.factor", "rope.scaling.original_context_length", "rope.scaling.finetuned"),
     *("rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"),
+    "rope.scaling.attn_factor",
     "tensor_data_layout",  # where the converter found the weights; changes nothing
 )
 # Keys with a value that changes nothing, though any other would: key -> those values.
 _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     "expert_count": (0,),
     "expert_used_count": (0,),
+    "rope.scaling.yarn_ext_factor": (1.0, -1.0),  # below zero stands for the usual one
+    "rope.scaling.yarn_attn_factor": (1.0,),  # versions of llama.cpp differ in what it does beside the others
+    "rope.scaling.yarn_log_multiplier": (0.0,),
     "attention.causal": (True,),
     "attention.sliding_window": (0,),
 }
@@ -225,15 +230,22 @@ def _scaling(metadata: Metadata) -> Fields | None:
     if kind is None and key not in metadata:
         key = "rope.scale_linear"  # its name in the first files
     factor = metadata.get(key)
+    sharpened = metadata.number("rope.scaling.attn_factor", 1.0)  # beside YaRN's own factor
+    if kind != "yarn" and sharpened != 1:
+        raise metadata.wrong(
+            "rope.scaling.attn_factor", "is run with yarn scaling alone; otherwise only 1 is"
+        )
     if kind == "none" or (kind in (None, "linear") and factor in (None, 0, 1)):
         return None
     if kind in (None, "linear"):
         return {"kind": "linear", "factor": metadata.number(key)}
     if kind != "yarn":
         raise metadata.wrong("rope.scaling.type", "not run here; none, linear and yarn are")
+    usual = 0.1 * math.log(metadata.number(key)) + 1
     return {
         "kind": "yarn",
         "factor": metadata.number(key),
+        "attention_factor": None if sharpened == 1 else sharpened * usual,
         "original_max_position": metadata.integer("rope.scaling.original_context_length", least=1),
         "beta_fast": metadata.number("rope.scaling.yarn_beta_fast", 32.0),
         "beta_slow": metadata.number("rope.scaling.yarn_beta_slow", 1.0),

@@ -6,23 +6,21 @@ beside its place, to be renamed when it is whole. `folder.py` reads it.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from partita.checkpoints.container import Index
 from partita.checkpoints.folder import write_partita_json
 from partita.checkpoints.int8 import quantise
-from partita.checkpoints.protocol import Checkpoint
+from partita.checkpoints.protocol import Checkpoint, finite
 from partita.checkpoints.safetensors import SHARD_BYTES, TensorToWrite, write_tensors
 from partita.checkpoints.tokenizer_files import write_end_tokens, write_tokenizer
 from partita.errors import InputError
-from partita.files import check_place
+from partita.files import check_place, whole_folder
 from partita.specs.parameters import Parameter, all_parameters, scale_name
 
 _BLOCK = 1 << 20  # numbers of a parameter that are read at a time, where its rows are its channels
@@ -47,28 +45,18 @@ def write_int8(
     dtype: the format of what is not quantised, "bf16" or "f32". progress: called with the number of
     parameters done and of all. What is int8 in the checkpoint already is copied as it is.
 
-    Raises InputError (field "out") where it cannot be written; then, or when killed, nothing is at `out`.
+    Raises InputError (field "out") where it cannot be written, and (field "model") for weights that are not
+    finite; then, or when killed, nothing is at `out`.
     """
     check_out(out)
     tensors = _tensors(checkpoint, dtype, progress)
-    temporary = None
-    try:
-        temporary = Path(tempfile.mkdtemp(dir=out.resolve().parent, prefix=f".{out.name}."))
-        write_partita_json(temporary, checkpoint.model)
+    with whole_folder(out, "out") as folder:
+        write_partita_json(folder, checkpoint.model)
         if checkpoint.tokenizer_error is None and checkpoint.tokenizer is not None:
-            write_tokenizer(checkpoint.tokenizer, temporary)
+            write_tokenizer(checkpoint.tokenizer, folder)
         else:
-            write_end_tokens(checkpoint.eos_ids, temporary)
-        write_tensors(temporary, tensors, shard_bytes)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o777 & ~umask)
-        os.rename(temporary, out)
-    except OSError as error:
-        raise InputError("out", out, f"cannot be written: {error.strerror}") from None
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)  # gone where it has become `out`
+            write_end_tokens(checkpoint.eos_ids, folder)
+        write_tensors(folder, tensors, shard_bytes)
     return sum(tensor.bytes for tensor in tensors)
 
 
@@ -83,12 +71,13 @@ def _tensors(
         if row.quantisable:
             tensors += _quantised(checkpoint, row, tell)
         else:
-            tensors.append(TensorToWrite(name, row.shape, dtype, partial(_floats, checkpoint, name, tell)))
+            given = checkpoint, name, dtype, tell
+            tensors.append(TensorToWrite(name, row.shape, dtype, partial(_floats, *given)))
     return tensors
 
 
-def _floats(checkpoint: Checkpoint, name: str, tell: Callable[[], None]) -> Iterator[np.ndarray]:
-    yield checkpoint.read(name)
+def _floats(checkpoint: Checkpoint, name: str, dtype: str, tell: Callable[[], None]) -> Iterator[np.ndarray]:
+    yield finite(name, checkpoint.read(name), ml_dtypes.bfloat16 if dtype == "bf16" else np.float32)
     tell()
 
 
@@ -107,7 +96,8 @@ def _quantised(checkpoint: Checkpoint, row: Parameter, tell: Callable[[], None])
                 yield whole
 
     def found() -> Iterator[np.ndarray]:
-        yield checkpoint.read_scale(name) if name in checkpoint.quantised else np.concatenate(scales)
+        found = checkpoint.read_scale(name) if name in checkpoint.quantised else np.concatenate(scales)
+        yield finite(scale_name(name), found, np.float32)
         scales.clear()
         tell()
 

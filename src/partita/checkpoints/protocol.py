@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+import ml_dtypes
 import numpy as np
+from numpy.typing import DTypeLike
 
 from partita.checkpoints.container import Index
 from partita.checkpoints.int8 import channel_index, dequantise
@@ -43,6 +45,11 @@ class Checkpoint(Protocol):
         ...
 
     @property
+    def sampling(self) -> Mapping[str, float]:
+        """How it asks to be sampled from, where a request leaves it open: fields of `Sampling`."""
+        ...
+
+    @property
     def quantised(self) -> frozenset[str]:
         """Names of the parameters that are held as int8, such as "layers.0.q"; empty for most checkpoints."""
         ...
@@ -59,6 +66,23 @@ class Checkpoint(Protocol):
     def read_scale(self, name: str, index: Index = ()) -> np.ndarray:
         """The float32 scales of one of `quantised`, at this index of its channels."""
         ...
+
+
+def finite(name: str, values: np.ndarray, dtype: DTypeLike) -> np.ndarray:
+    """The float32 values of a parameter that is to be kept in a floating-point format.
+
+    Raises InputError (field "model") where one of them is infinite, no number, or more than the format holds.
+    """
+    if not values.size:
+        return values
+    least, most = float(values.min()), float(values.max())  # both NaN where there is one
+    largest, limit = max(-least, most), float(ml_dtypes.finfo(dtype).max)
+    if not math.isfinite(least) or not math.isfinite(most):
+        raise InputError("model", name, "holds numbers that are not finite")
+    if largest > limit:
+        found = f"holds {largest:.6g}, more than {np.dtype(dtype).name} does (up to {limit:.6g})"
+        raise InputError("model", name, found)
+    return values
 
 
 def _dequantised(checkpoint: Checkpoint, name: str, index: Index) -> np.ndarray:
@@ -82,6 +106,8 @@ class StoredCheckpoint:
     """The place of the scales of each parameter in int8, by the parameter's name."""
     load_eos_ids: Callable[[], Set[int]] = frozenset
     """Gives the tokens that end a text where there is no tokenizer to say so."""
+    load_sampling: Callable[[], Mapping[str, float]] = dict
+    """Gives how it asks to be sampled from; raises InputError for what is no such setting."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -104,6 +130,10 @@ class StoredCheckpoint:
     def eos_ids(self) -> Set[int]:
         found = self._tokenizer
         return self.load_eos_ids() if found is None or isinstance(found, InputError) else found.eos_ids
+
+    @property
+    def sampling(self) -> Mapping[str, float]:
+        return self.load_sampling()
 
     @property
     def quantised(self) -> frozenset[str]:
@@ -139,6 +169,10 @@ class MemoryCheckpoint:
     @property
     def eos_ids(self) -> Set[int]:
         return frozenset() if self.tokenizer is None else self.tokenizer.eos_ids
+
+    @property
+    def sampling(self) -> Mapping[str, float]:
+        return {}
 
     @property
     def quantised(self) -> frozenset[str]:

@@ -115,17 +115,18 @@ def _read_entry(name: str, entry: object, data_start: int) -> StoredTensor:
 class SafetensorsFolder:
     """The tensors of a folder: their `shapes` and number `formats` by name, and `read` for values.
 
-    Raises InputError for a folder without weights, an index that does not fit its files, and what
+    Where there is one file of them all it is read, as transformers does, whatever an index left beside it
+    says. Raises InputError for a folder without weights, an index that does not fit its files, and what
     `SafetensorsFile` raises.
     """
 
     def __init__(self, folder: Path):
         self.path = folder
-        if (folder / INDEX).is_file():
-            self._files = _by_index(folder)
-        elif (folder / SINGLE).is_file():
+        if (folder / SINGLE).is_file():
             file = SafetensorsFile(folder / SINGLE)
             self._files = dict.fromkeys(file.tensors, file)
+        elif (folder / INDEX).is_file():
+            self._files = _by_index(folder)
         else:
             others = sorted(path.name for path in folder.glob("*.bin"))
             found = f"only {others[0]}, which is not read; " if others else ""

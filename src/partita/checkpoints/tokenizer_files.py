@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Set
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
     form, asked = read_settings(path)
     known = check_settings(asked, vocabulary, path)
     try:
-        backend = attempt_quietly(lambda: Backend.from_str(form))
+        backend = attempt_quietly(partial(Backend.from_str, form))
     except Failure as failure:
         raise InputError("model", str(path), f"is not a tokenizer that can be read: {failure}") from None
     backend.no_truncation()  # some files keep how their model was trained
@@ -70,14 +71,15 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes the files that `read_tokenizer` reads the same tokenizer from."""
+    """Writes the files that `read_tokenizer` reads the same tokenizer from. Raises OSError."""
     backend = Backend.from_str(tokenizer.backend.to_str())
     bos = None if tokenizer.bos_id is None else tokenizer.tokens[tokenizer.bos_id]
     if tokenizer.add_bos and bos is not None:
         backend.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tokenizer.bos_id)]
         )
-    backend.save(str(folder / _TOKENIZER))
+    # not by its own `save`, whose errors do not say what is wrong with the file
+    (folder / _TOKENIZER).write_text(backend.to_str(pretty=True), encoding="utf-8")
     settings: dict[str, object] = {_PREFIX: tokenizer.prefix} if tokenizer.prefix else {}
     if tokenizer.chat_template is not None:
         settings |= tokenizer.chat_template.special_tokens

@@ -122,7 +122,9 @@ def _about(tokenizer: Tokenizer) -> list[str]:
     bos = tokenizer.bos_id
     begins = "put" if tokenizer.add_bos else "not put"
     named = "none" if bos is None else f"{_token_text(tokenizer, bos)} ({bos}), {begins} before a prompt"
-    template = "none" if tokenizer.chat_template is None else _template_problem(tokenizer) or "yes"
+    template = "none" if tokenizer.chat_template is None else "yes"
+    if problem := _template_problem(tokenizer):
+        template = f"cannot be used ({problem})"
     return [f"tokenizer: {len(tokenizer.tokens):,} tokens; bos {named}", f"chat template: {template}"]
 
 

@@ -8,6 +8,7 @@ import typer
 
 from partita.advice.advice import Advice
 from partita.cli import options as o
+from partita.cli import sampling_options as s
 from partita.cli.generate import load_engine
 from partita.cli.generated import stream
 from partita.cli.output import progress_console, show, show_json
@@ -30,7 +31,7 @@ _PREFILL, _DECODE = "wg-xyz/batch", "ws2d/batch"
 
 def command(
     prompt: Annotated[str, typer.Option("--prompt", help="Text to continue.")] = "Once upon a time",
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Tokens to generate.")] = 64,
+    max_tokens: s.MaxTokens = None,
     json: o.AsJson = False,
 ) -> None:
     """Plan PaLM 540B on 64 TPU v4; run SmolLM2 on 8 CPU devices; compare predicted and counted bytes."""
@@ -47,8 +48,10 @@ def command(
 
     checkpoint = open_checkpoint("smollm2-135m")
     ids, shown = prompt_of(checkpoint, prompt, None, None)
-    engine = load_engine(checkpoint, run, EngineRequest(dtype="f32"), ids, max_tokens)
-    (answer,), seconds = stream(engine, ids, Sampling(max_tokens=max_tokens), shown, quiet=json)
+    with s.named_as_options():
+        sampling = Sampling(max_tokens=max_tokens)
+    engine = load_engine(checkpoint, run, EngineRequest(dtype="f32"), ids, sampling)
+    (answer,), seconds = stream(engine, ids, sampling, shown, quiet=json)
     if not json:
         rate = (len(answer.tokens) - 1) / seconds["decode"]
         show(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,18 +22,25 @@ if TYPE_CHECKING:
 
 
 def load_engine(
-    checkpoint: Checkpoint, placement: Placement, request: EngineRequest, ids: list[int], max_tokens: int
+    checkpoint: Checkpoint, placement: Placement, request: EngineRequest, ids: list[int], sampling: Sampling
 ) -> Engine:
     """Places the weights on the mesh, once the prompt is one that the model can take.
 
     Shows progress on standard error where that is a terminal.
     """
     from partita.engine.engine import Engine
-    from partita.engine.requests import check_prompts
+    from partita.engine.requests import check_prompts, fitted
 
+    max_tokens = fitted(checkpoint.model, len(ids), sampling).max_tokens
     check_prompts(checkpoint.model, [ids], max_tokens)
     with progress_bar() as tell:
-        return Engine.on(checkpoint, placement, request, lambda done, of: tell("placing weights", done, of))
+        return Engine.on(
+            checkpoint,
+            placement,
+            request,
+            lambda done, of: tell("placing weights", done, of),
+            expected=([len(ids)], [len(ids) + max_tokens]),
+        )
 
 
 def command(
@@ -44,12 +51,12 @@ def command(
     system: p.System = None,
     messages: p.Messages = None,
     chat_template_kwargs: p.TemplateKwargs = None,
-    max_tokens: s.MaxTokens = 64,
-    temperature: s.Temperature = 0.0,
-    top_k: s.TopK = 0,
-    top_p: s.TopP = 1.0,
-    min_p: s.MinP = 0.0,
-    repetition_penalty: s.RepetitionPenalty = 1.0,
+    max_tokens: s.MaxTokens = None,
+    temperature: s.Temperature = None,
+    top_k: s.TopK = None,
+    top_p: s.TopP = None,
+    min_p: s.MinP = None,
+    repetition_penalty: s.RepetitionPenalty = None,
     presence_penalty: s.PresencePenalty = 0.0,
     frequency_penalty: s.FrequencyPenalty = 0.0,
     logit_bias: s.LogitBias = None,
@@ -86,35 +93,38 @@ def command(
 ) -> None:
     """Generate text with a model split over this machine's devices."""
     with s.named_as_options():
-        sampling = Sampling(
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            logit_bias=s.read_biases(logit_bias),
-            stop=stop or (),
-            stop_token_ids=() if stop_token_ids is None else s.token_ids("stop_token_ids", stop_token_ids),
-            ignore_eos=ignore_eos,
-            skip_special_tokens=not show_special,
-            logprobs=logprobs,
-            n=n,
-            seed=seed,
-        )
+        given: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "logit_bias": s.read_biases(logit_bias),
+            "stop": stop or (),
+            "stop_token_ids": () if stop_token_ids is None else s.token_ids("stop_token_ids", stop_token_ids),
+            "ignore_eos": ignore_eos,
+            "skip_special_tokens": not show_special,
+            "logprobs": logprobs,
+            "n": n,
+            "seed": seed,
+        }
+    own = s.completed(given, {}, None)  # what is wrong is said before anything is opened
     run_options = RunOptions(overlap_of(overlap))
-    if sampling.greedy and (given := s.drawn_only(sampling)):
-        show_note(f"at temperature 0 the likeliest token is always taken; without effect: {', '.join(given)}")
-    if sampling.seed is None:  # said in what is printed, so that it can be had again
-        sampling = sampling.model_copy(update={"seed": secrets.randbits(63)})
     asked = p.read_chat(prompt, chat, system, messages, chat_template_kwargs)
     run = o.read_placement(plan, mesh, devices, ffn, attention, prefill_ffn, prefill_attention)
     from partita.checkpoints.open import open_checkpoint
 
     checkpoint = open_checkpoint(model)
     ids, shown = p.prompt_of(checkpoint, prompt, prompt_ids, asked)
+    longest = checkpoint.model.max_context
+    sampling = s.completed(given, checkpoint.sampling, longest and longest - len(ids))
+    if sampling.greedy and (idle := s.drawn_only(own)):
+        show_note(f"at temperature 0 the likeliest token is always taken; without effect: {', '.join(idle)}")
+    if sampling.seed is None:  # said in what is printed, so that it can be had again
+        sampling = sampling.model_copy(update={"seed": secrets.randbits(63)})
     s.check_tokens(sampling, checkpoint.model.vocabulary)
     planned = run.plan and run.plan.setting.model.name
     if planned is not None and planned != checkpoint.model.name:
@@ -124,9 +134,12 @@ def command(
     )
     if (error := checkpoint.tokenizer_error) is not None:
         show_note(f"the tokenizer is not understood, so the text is shown as token ids ({error})")
-    engine = load_engine(checkpoint, run, request, ids, max_tokens)
+    engine = load_engine(checkpoint, run, request, ids, sampling)
     answers, seconds = stream(engine, ids, sampling, shown, quiet=json)
     if json:
+        from partita.engine.requests import fitted
+
+        used = fitted(checkpoint.model, len(ids), sampling)
         samples = [answer.as_json(shown, sampling) for answer in answers]
         show_json(
             {
@@ -138,6 +151,7 @@ def command(
                 "layouts": {"prefill": str(run.prefill), "decode": str(run.decode)},
                 "formats": engine.formats.model_dump(),
                 "seed": sampling.seed,
+                "sampling": s.as_json(used, given, checkpoint.sampling),
                 "seconds": {**seconds, "note": "each phase's first step compiles"},
             }
         )

@@ -1,151 +1,35 @@
-"""The command line: registers the commands and turns errors into one line (or one JSON object).
+"""Where the `partita` command begins: it can be stopped from here on, before the commands are imported.
 
-Exit codes: 0 done, 2 wrong input, 1 anything else.
+Imports next to nothing, for the commands take a second to import.
 """
 
 from __future__ import annotations
 
-import errno
-import json
-import math
-import os
-import re
+import signal
 import sys
-
-import typer
-
-from partita.cli import (
-    calibrate,
-    catalogue,
-    demo,
-    explain,
-    generate,
-    glossary,
-    plan,
-    predict,
-    quality,
-    quantize,
-    reproduce,
-    verify,
-)
-from partita.cli.usage import usage_error
-from partita.errors import InputError
-
-app = typer.Typer(
-    name="partita",
-    help="Plans how a Transformer is split over chips for inference, and runs what it planned.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command("plan")(plan.command)
-app.command("predict")(predict.command)
-app.command("explain")(explain.command)
-app.command("models")(catalogue.models)
-app.command("clusters")(catalogue.clusters)
-app.command("generate")(generate.command)
-app.command("quantize")(quantize.command)
-app.command("quality")(quality.command)
-app.command("calibrate")(calibrate.command)
-app.command("verify")(verify.command)
-app.command("reproduce")(reproduce.command)
-app.command("glossary")(glossary.command)
-app.command("demo")(demo.command)
-
-_STOPPED = 130
+import threading
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command line and exits."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    code = run(arguments)
-    if code == _STOPPED:  # whatever still compiles or runs in other threads is not waited for
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    """Runs a command line and exits; a signal that asks for it stops it in one line, whatever it does."""
+    of_python = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if of_python and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends it without a traceback until there is more
+    from partita.cli import stopping
+
+    stopping.prepare()
+    try:
+        code = run(sys.argv[1:] if arguments is None else arguments)
+    except BaseException:  # what has become of `Stopped` under way, where that was it
+        if stopping.asked is None:
+            raise
+        code = 1
+    stopping.finish()
     sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
     """Runs a command line and returns its exit code; one line, never a traceback, for a user's mistake."""
-    try:
-        code = _outcome(arguments)
-        _flush()  # errors are printed too, and what is printed may not fit
-        return code
-    except BrokenPipeError:  # whoever read the output has gone; nothing is left to tell them
-        _drop_output()
-        return 1
-    except OSError as error:
-        print(f"error: {error.strerror or error}", file=sys.stderr)
-        try:
-            _flush()
-        except OSError:
-            _drop_output()
-        return 1
+    from partita.cli.app import run
 
-
-def _flush() -> None:
-    print(end="", flush=True)  # unlike `sys.stdout.flush`, also where there is no standard output
-
-
-def _drop_output() -> None:
-    """Sends what is still to be printed nowhere, so that the interpreter does not fail on it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _outcome(arguments: list[str]) -> int:
-    """The exit code of a command line, whose errors are printed. Raises OSError for output that fails."""
-    try:
-        return app(args=arguments, prog_name="partita", standalone_mode=False) or 0
-    except InputError as error:
-        return _refuse(error, arguments)
-    except typer.Exit as stop:
-        return stop.exit_code
-    except typer.Abort:
-        return 1
-    except typer.TyperException as error:
-        return _refuse(usage_error(error, arguments), arguments)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return _STOPPED
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            too_long = InputError("path", str(error.filename)[:80], "is too long for a file's name")
-            return _refuse(too_long, arguments)
-        raise
-    except Exception as error:
-        if os.environ.get("PARTITA_TRACEBACK"):
-            raise
-        if "RESOURCE_EXHAUSTED" in str(error):
-            return _refuse(_too_large(error), arguments)
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        print(f"internal error: {text} (PARTITA_TRACEBACK=1 shows where)", file=sys.stderr)
-        return 1
-
-
-def _too_large(error: Exception) -> InputError:
-    """What JAX says where a device has no more memory."""
-    found = re.search(r"allocating (\d+) bytes", str(error))
-    size = f"{int(found[1]):,} bytes" if found else "the request"
-    message = "more than a device has; request fewer tokens or samples, or give more devices"
-    return InputError("memory", size, message)
-
-
-def _refuse(error: InputError, arguments: list[str]) -> int:
-    field, message = _as_typed(" ".join(error.field.split()), arguments), " ".join(error.message.split())
-    value = error.value if isinstance(error.value, str | int | None) else str(error.value)
-    if isinstance(error.value, float) and math.isfinite(error.value):
-        value = error.value
-    if "--json" in arguments:
-        # in ASCII, which any output takes: an argument may be bytes that are no text
-        print(json.dumps({"error": {"field": field, "value": value, "message": message}}))
-    else:
-        shown = f"{field}: {value}: {message}" if value is not None else f"{field}: {message}"
-        print(f"error: {' '.join(shown.split())}", file=sys.stderr)
-    return 2
-
-
-def _as_typed(field: str, arguments: list[str]) -> str:
-    """An option's field as the user wrote it: `max_tpot` is `max-tpot` where `--max-tpot` was given."""
-    option = field.replace("_", "-")
-    return option if f"--{option}" in {argument.split("=")[0] for argument in arguments} else field
+    return run(arguments)

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from partita.cli.output import show_note
 from partita.errors import InputError
 from partita.specs.sampling import Sampling
 
-MaxTokens = Annotated[int, typer.Option("--max-tokens", help="Most tokens to generate.")]
-Temperature = Annotated[float, typer.Option("--temperature", help="0 always takes the most likely token.")]
-TopK = Annotated[int, typer.Option("--top-k", help="Only the k most likely tokens; 0 for all.")]
+_OPEN = "Default: as the checkpoint asks, else"
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", help=f"Most tokens to generate. {_OPEN} 64, or as many as fit."),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option("--temperature", help=f"0 always takes the most likely token. {_OPEN} 0."),
+]
+TopK = Annotated[
+    int | None, typer.Option("--top-k", help=f"Only the k most likely tokens; 0 for all. {_OPEN} 0.")
+]
 TopP = Annotated[
-    float, typer.Option("--top-p", help="Only the most likely tokens whose probabilities add up to this.")
+    float | None,
+    typer.Option(
+        "--top-p", help=f"Only the most likely tokens whose probabilities add up to this. {_OPEN} 1."
+    ),
 ]
 MinP = Annotated[
-    float, typer.Option("--min-p", help="Only tokens with at least this share of the highest probability.")
+    float | None,
+    typer.Option(
+        "--min-p", help=f"Only tokens with at least this share of the highest probability. {_OPEN} 0."
+    ),
 ]
 RepetitionPenalty = Annotated[
-    float, typer.Option("--repetition-penalty", help="Divides logits of tokens in the prompt or the output.")
+    float | None,
+    typer.Option(
+        "--repetition-penalty", help=f"Divides logits of tokens in the prompt or the output. {_OPEN} 1."
+    ),
 ]
 PresencePenalty = Annotated[
     float, typer.Option("--presence-penalty", help="Subtracted from logits of tokens in the output, -2 to 2.")
@@ -49,6 +68,12 @@ Samples = Annotated[int, typer.Option("--n", help="Samples of the prompt, which 
 Seed = Annotated[int | None, typer.Option("--seed", help="Random seed. Default: a new one each time.")]
 
 
+_DRAWN_BY = (
+    *("temperature", "top_k", "top_p", "min_p"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+
+
 @contextmanager
 def named_as_options() -> Iterator[None]:
     """Errors in a field of `Sampling` name its option."""
@@ -56,6 +81,29 @@ def named_as_options() -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(error.field.replace("_", "-"), error.value, error.message) from None
+
+
+def completed(given: Mapping[str, Any], asked: Mapping[str, float], room: int | None) -> Sampling:
+    """The settings `given` on the command line (None where an option is not), and where they leave it open
+    those that the checkpoint has `asked` for, which are said on standard error; of tokens no more than the
+    model has `room` for. Raises InputError naming the option."""
+    given = {name: value for name, value in given.items() if value is not None}
+    taken = {name: value for name, value in asked.items() if name not in given}
+    if room is not None and "max_tokens" in taken:
+        taken["max_tokens"] = max(1, min(taken["max_tokens"], room))
+    with named_as_options():
+        sampling = Sampling(**{**taken, **given})
+    if taken:
+        options = ", ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in taken.items())
+        show_note(f"the checkpoint asks for {options}; what is given on the command line goes before")
+    return sampling
+
+
+def as_json(sampling: Sampling, given: Mapping[str, Any], asked: Mapping[str, float]) -> dict[str, Any]:
+    """The settings that tokens are drawn by, and the names of those that the checkpoint asked for."""
+    names = ("max_tokens", *_DRAWN_BY)
+    taken = [name for name in asked if given.get(name) is None]
+    return {**{name: getattr(sampling, name) for name in names}, "from_checkpoint": taken}
 
 
 def check_tokens(sampling: Sampling, vocabulary: int) -> None:

@@ -272,7 +272,9 @@ class CostOps(DrawCosts):
     def normalise_heads(self, x: Sized, parameters: Sized | None, model: Model) -> Sized:
         return x
 
-    def rotate(self, x: Sized, positions: Sized, model: Model, local: bool) -> Sized:
+    def rotate(
+        self, x: Sized, positions: Sized, model: Model, local: bool, reach: Sized | None = None
+    ) -> Sized:
         self.memory.hold_waves(x, local and model.local_rotary_base is not None)
         return x
 

@@ -78,17 +78,10 @@ def split_layers(model: Model, stages: int) -> tuple[StageLayers, ...]:
     found, start = [], 0
     for stage in range(stages):
         end = start + fewest + (stage < longer)
-        globals_ = _global_layers(model, end) - _global_layers(model, start)
+        globals_ = model.global_before(end) - model.global_before(start)
         found.append(StageLayers(globals_, end - start - globals_, stage == 0, stage == stages - 1))
         start = end
     return tuple(found)
-
-
-def _global_layers(model: Model, layers: int) -> int:
-    """How many of the first `layers` layers attend to everything."""
-    if model.window is None:
-        return layers
-    return layers // model.global_period if model.global_period else 0
 
 
 def microbatches(batch: int, stages: int) -> tuple[int, int]:

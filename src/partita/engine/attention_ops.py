@@ -12,12 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from partita.engine import cpu
 from partita.engine.local import Local, Places, aligned
 from partita.program.ops import Seen
 from partita.program.options import RunOptions
-from partita.program.rotary import frequencies, magnitude
+from partita.program.positions import by_length, frequencies, magnitude
 from partita.sharding.interleave import INTERLEAVED
 from partita.sharding.padding import product
 from partita.sharding.spec import Sharding
@@ -41,8 +42,10 @@ class AttentionOps(Places):
         value = jax.lax.index_in_dim(t.value, index, t.sharding.dims.index(dim), keepdims=False)
         return Local(value, t.sharding.without(dim), t.settles)
 
-    def rotate(self, x: Local, positions: Local, model: Model, local: bool) -> Local:
-        waves = self._waves(positions.value, model, local)
+    def rotate(
+        self, x: Local, positions: Local, model: Model, local: bool, reach: Local | None = None
+    ) -> Local:
+        waves = self._waves(positions.value, model, local, reach)
         half = waves.shape[-1]
         sin, cos = waves.reshape(2, *positions.value.shape, *[1] * (x.value.ndim - 3), half)
         turned, rest = x.value[..., : 2 * half].astype(jnp.float32), x.value[..., 2 * half :]
@@ -58,8 +61,11 @@ class AttentionOps(Places):
         turned = turned.astype(x.value.dtype)
         return replace(x, value=jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned)
 
-    def _waves(self, positions: jax.Array, model: Model, local: bool) -> jax.Array:
+    def _waves(self, positions: jax.Array, model: Model, local: bool, reach: Local | None) -> jax.Array:
         """Sines and cosines [2 B L D/2] of the rotary angles at positions [B L], found once for all layers.
+
+        Where the length of a sequence decides, it is that of its prompt while that is read, and then that up
+        to the token itself: what is cached stays as it was turned when it was read.
 
         A loop finds them: otherwise XLA computes them again for every head of every layer, which took 7 % of
         a prefill.
@@ -67,6 +73,11 @@ class AttentionOps(Places):
         key = id(positions), local
         if key not in self.waves:
             inverse, factor = frequencies(model, local), magnitude(model, local)
+            if (stretched := by_length(model, local)) is not None:
+                lengths = positions + 1
+                if reach is not None:
+                    lengths = jnp.maximum(lengths, reach.value[:, None])
+                inverse = stretched(lengths, jnp)
             angles = positions[..., None].astype(jnp.float32) * inverse
 
             def put(number: jax.Array, found: jax.Array) -> jax.Array:
@@ -103,25 +114,40 @@ class AttentionOps(Places):
         if seen.softcap is None:
             value = scores.value * (seen.scale * last)
         else:
-            value = jnp.tanh(scores.value * (seen.scale / seen.softcap)) * (seen.softcap * last)
-        visible = self._visible(scores, seen)
+            value = capped(scores.value * (seen.scale / seen.softcap)) * (seen.softcap * last)
+        distance, visible = self._distances(scores, seen)
+        if seen.slopes is not None:
+            slopes = aligned(self._own_heads(seen.slopes * last, scores), "KG", scores.sharding.dims)
+            value = value - slopes * aligned(distance.astype(jnp.float32), "BLS", scores.sharding.dims)
+        value = jnp.where(value > _MASKED, value, jnp.nan)  # it would lose to what is masked
         return jnp.where(aligned(visible, "BLS", scores.sharding.dims), value, _MASKED)
+
+    def _own_heads(self, numbers: np.ndarray, scores: Local) -> jax.Array:
+        """Of numbers [K G] of all heads those of this device's, whose padding has any of them."""
+        own = []
+        for dim, count in zip("KG", numbers.shape, strict=True):
+            here = scores.value.shape[scores.sharding.dims.index(dim)]
+            own.append(jnp.clip(self.offset(scores.sharding[dim], here) + jnp.arange(here), 0, count - 1))
+        return jnp.asarray(numbers)[own[0][:, None], own[1][None]]
 
     def _power(self, value: jax.Array) -> jax.Array:
         """Exponentials of what `_masked` gives: e^x is 2^(x log2 e), and that factor is in the scale."""
         return jnp.exp2(value) if self.run_options.base2_softmax else jnp.exp(value)
 
-    def _visible(self, scores: Local, seen: Seen[Local]) -> jax.Array:
-        """Whether a query sees a place of the cache: bool [B L S]."""
+    def _distances(self, scores: Local, seen: Seen[Local]) -> tuple[jax.Array, jax.Array]:
+        """How far before a query the token in a place of the cache is, and whether the query sees it: both
+        [B L S]."""
         places, count = self.places(scores.sharding[INTERLEAVED], scores.value.shape[-1])
         queries = seen.positions.value[:, :, None]
         if seen.lengths is None:
             held = places[None, None]
-            visible = held <= queries
+            distance = queries - held
+            visible = distance >= 0
         else:
             held = positions_in(places, seen.lengths.value, count)[:, None]
-            visible = (held >= 0) & (held <= queries)
-        return visible if seen.window is None else visible & (held > queries - seen.window)
+            distance = queries - held
+            visible = (held >= 0) & (distance >= 0)
+        return distance, visible if seen.window is None else visible & (distance < seen.window)
 
     def places(self, axes: str, local: int) -> tuple[jax.Array, int]:
         """This device's places of a cache of which it has `local`, and how many there are in all."""
@@ -175,6 +201,11 @@ class AttentionOps(Places):
             cpu.scattered(put, cache.value, stored.value) if self.on_cpu else put(cache.value, stored.value)
         )
         return replace(cache, value=written, scale=scale)
+
+
+def capped(value: jax.Array) -> jax.Array:
+    """The hyperbolic tangent, which makes a finite number of infinity: here that is none."""
+    return jnp.where(jnp.isfinite(value), jnp.tanh(value), jnp.nan)
 
 
 def _quantised(value: jax.Array) -> tuple[jax.Array, jax.Array]:

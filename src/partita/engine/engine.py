@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,15 +16,19 @@ import numpy as np
 
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import Checkpoint
+from partita.engine.ahead import Compiling, closed_jobs, jobs_of
+from partita.engine.compile_cache import keep_compiled
 from partita.engine.devices import devices_for
 from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
+from partita.engine.not_finite import first_not_finite
 from partita.engine.parameters import place
-from partita.engine.requests import check_prompts, separate, whole_ids
+from partita.engine.requests import check_prompts, fitted, separate, whole_ids
+from partita.engine.shapes import Capacity, Reading, StepShapes
 from partita.engine.slots import Prompts, Slots
 from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
-from partita.errors import InputError
+from partita.errors import InputError, NotFiniteError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan
 from partita.program.options import RunOptions
@@ -32,11 +36,16 @@ from partita.sharding.layout import Layout, plan_storage, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.padding import ceil_to, product, union
 from partita.sharding.roles import Roles
+from partita.specs.arguments import of_type, whole_number
 from partita.specs.formats import Formats
 from partita.specs.sampling import Sampling
 
 _BUCKET = 16
-"""Prompt lengths and cache capacities are rounded up to multiples of this, so that few shapes compile."""
+"""Prompts that only their logits are asked of are padded to multiples of this, so that few shapes compile."""
+
+_STEP_TOKENS = {True: 16, False: 256}
+"""What a step costs beside its tokens, in tokens, on CPU devices and on others: it reads all weights, in a
+time in which a CPU multiplies some ten tokens and an accelerator some hundred."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +64,13 @@ class EngineOptions:
     """How an engine runs its model.
 
     devices: as many as the mesh has, by default the first that JAX knows. chunk: tokens of a prompt that are
-    read in one step, at most; None for all.
+    read in one step, at most; None for as many as are fast. capacity: what one set of compiled steps is for.
     """
 
     devices: Sequence[Any] | None = None
     run_options: RunOptions | None = None
     chunk: int | None = None
+    capacity: Capacity = field(default_factory=Capacity)
 
 
 class Engine:
@@ -89,12 +99,15 @@ class Engine:
         formats: Formats | None = None,
         options: EngineOptions = EngineOptions(),
         progress: Callable[[int, int], None] | None = None,
+        expected: tuple[Sequence[int], Sequence[int]] | None = None,
     ):
         """Places the weights once, where decode keeps them, for both phases; float32 unless formats are
-        given."""
-        if options.chunk is not None and options.chunk < 1:
-            raise InputError("chunk", options.chunk, "1 or more tokens are accepted")
-        self.chunk = options.chunk
+        given.
+
+        expected: tokens of prompts that will be asked, and tokens with their output; what these need is
+        compiled meanwhile.
+        """
+        self.chunk = None if options.chunk is None else whole_number("chunk", options.chunk)
         self.model, self.mesh = checkpoint.model, mesh
         self.tokenizer_error = checkpoint.tokenizer_error
         """Why there is no `tokenizer`, where the checkpoint's is not understood: text is token ids then."""
@@ -105,7 +118,22 @@ class Engine:
         self.storage = plan_storage(self.model, mesh, decode, prefill)
         on = options.devices, options.run_options
         self.programs = Programs(self.model, mesh, self.storage, self.formats, *on)
-        self.parameters = place(self.programs, checkpoint, progress)
+        self.shapes = StepShapes(
+            self.roles,
+            self.storage,
+            mesh,
+            self.model.max_context,
+            options.capacity,
+            options.chunk,
+            step_tokens=_STEP_TOKENS[self.programs.on_cpu],
+        )
+        jobs = [] if expected is None else jobs_of(self.programs, self.shapes, *expected)
+        self._compiling = Compiling(jobs)
+        try:
+            self.parameters = place(self.programs, checkpoint, progress)
+        except BaseException:
+            self._compiling.give_up()
+            raise
 
     @classmethod
     def load(
@@ -122,23 +150,32 @@ class Engine:
         chunk: int | None = None,
         run_options: RunOptions | None = None,
         devices: int | None = None,
+        capacity: Capacity | None = None,
     ) -> Engine:
         """An engine for MODEL, on a plan's mesh and layouts or on `mesh` in layouts `prefill` and `decode`.
 
         A layout is FFN/ATTENTION, such as "wg-xyz/heads"; prefill's is decode's unless given. `dtype`,
-        `weights` and `kv` are as `number_formats` has them, `chunk` and `run_options` as `EngineOptions`.
-        `devices` makes so many CPU devices where there is no accelerator. Raises InputError for wrong input.
+        `weights` and `kv` are as `number_formats` has them, `chunk`, `run_options` and `capacity` as
+        `EngineOptions`. `devices` makes so many CPU devices where there is no accelerator. Raises InputError
+        for wrong input.
         """
         if plan is not None and mesh is not None:
             raise InputError("mesh", mesh, "give mesh or plan, which has a mesh of its own")
         request = EngineRequest(
-            dtype=dtype, weights=weights, kv=kv, chunk=chunk, run_options=run_options, devices=devices
+            dtype=dtype,
+            weights=weights,
+            kv=kv,
+            chunk=chunk,
+            run_options=run_options,
+            devices=devices,
+            capacity=capacity,
         )
         if plan is not None:
             placement = placement_of(plan)
         else:
-            shape = Mesh("x", (devices or 1,)) if mesh is None else mesh
+            shape = Mesh("x", (request.devices or 1,)) if mesh is None else mesh
             placement = placement_on(shape, prefill or decode, decode)
+        of_type("model", model, (str, os.PathLike), "the path or the name of a model")
         return cls.on(open_checkpoint(os.fspath(model)), placement, request)
 
     @classmethod
@@ -148,11 +185,13 @@ class Engine:
         placement: Placement,
         request: EngineRequest,
         progress: Callable[[int, int], None] | None = None,
+        expected: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> Engine:
         """An engine for a checkpoint, placed and run as asked; one that is held in int8 runs in int8.
 
-        Raises InputError as `load` does.
+        expected: see `Engine`. Raises InputError as `load` does.
         """
+        keep_compiled()
         devices = devices_for(placement.mesh.chips, request.devices)
         return cls(
             checkpoint,
@@ -160,8 +199,11 @@ class Engine:
             placement.prefill,
             placement.decode,
             formats=request.formats(devices[0].platform, placement, quantised=bool(checkpoint.quantised)),
-            options=EngineOptions(devices, request.run_options, request.chunk_of(placement)),
+            options=EngineOptions(
+                devices, request.run_options, request.chunk_of(placement), request.capacity or Capacity()
+            ),
             progress=progress,
+            expected=expected,
         )
 
     def batch(self, prompts: Sequence[Sequence[int]]) -> Batch:
@@ -177,22 +219,34 @@ class Engine:
         width = ceil_to(longest, math.lcm(_BUCKET, product(self.mesh.size, positions)))
         tokens, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
         for row, ids in enumerate(prompts):
-            tokens[row, : len(ids)], lengths[row] = ids, len(ids)
+            tokens[row, : len(ids)], tokens[row, len(ids) :], lengths[row] = ids, ids[-1], len(ids)
         return Batch(tokens, lengths, len(prompts), prefill, decode)
 
     def logits(self, prompts: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Float32 logits [tokens, vocabulary] of each prompt, in the prefill layout."""
+        """Float32 logits [tokens, vocabulary] of each prompt, in the prefill layout.
+
+        Raises NotFiniteError where one of them is infinite or no number.
+        """
         prompts = [whole_ids(ids) for ids in separate(prompts)]
         batch = self.batch(prompts)
-        found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
-        return [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
+        run = self.programs.logits(batch.prefill)
+        found = np.asarray(run(self.parameters, batch.tokens, batch.lengths))
+        logits = [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
+        for number, each in enumerate(logits):
+            if (bad := np.flatnonzero(~np.isfinite(each).all(axis=1))).size:
+                raise self._not_finite([ids[: bad[0] + 1] for ids in prompts], number)
+        return logits
+
+    def warm(self) -> None:
+        """Compiles all that requests within the capacity will run, so that none of them waits for it."""
+        Compiling(closed_jobs(self.programs, self.shapes)).wait()
 
     # -- generation ---------------------------------------------------------------------------------------
 
     def read(
         self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling], samples: int
-    ) -> tuple[Slots, Prompts]:
-        """Prompts read to their end, and slots for so many samples of them.
+    ) -> tuple[Slots, Iterator[Prompts]]:
+        """Slots for so many samples, and the prompts, read to their end one after another or side by side.
 
         Raises InputError before anything runs for what the model does not take.
         """
@@ -200,39 +254,20 @@ class Engine:
         for ids, request in zip(prompts, requests, strict=True):
             check_prompts(self.model, [ids], request.max_tokens)
             request.check_tokens(self.model.vocabulary)
-        longest = max(len(ids) for ids in prompts)
-        width = self._bucket(longest)
-        chunk = min(width, self.chunk or width)
-        rows, count = self._rows(len(prompts)), self._rows(samples)
-        prefill = resolve(self.roles["prefill"], self.storage, self.mesh, rows, chunk)
-        decode = resolve(self.roles["decode"], self.storage, self.mesh, count, 1)
-        axes = [prefill.batch_axes, decode.batch_axes]
-        if len(prompts) == samples:  # they move from one split of the batch to the other
-            axes = [union(*axes)] * 2
-        rows, count = (
-            ceil_to(n, product(self.mesh.size, split)) for n, split in zip((rows, count), axes, strict=True)
-        )
-        whole = product(
-            self.mesh.size, union(union(prefill.query_axes, prefill.new_axes), self.storage.s_axes)
-        )
-        chunk = ceil_to(chunk, whole)
-        ends = [len(ids) + request.max_tokens for ids, request in zip(prompts, requests, strict=True)]
-        capacity = ceil_to(self._bucket(max(*ends, ceil_to(longest, chunk))), whole)
-        slots = Slots(self.programs, self.parameters, decode, count, capacity)
-        read = slots.begin(prompts, prefill, rows, chunk)
+        lengths = [len(ids) for ids in prompts]
+        ends = [length + request.max_tokens for length, request in zip(lengths, requests, strict=True)]
+        self._compiling.wait()
+        decoding, readings = self.shapes.choose(lengths, ends, samples)
+        slots = Slots(self.programs, self.parameters, decoding.layout, decoding.count, decoding.capacity)
+        return slots, (self._read(slots, reading, prompts) for reading in readings)
+
+    def _read(self, slots: Slots, reading: Reading, prompts: Sequence[Sequence[int]]) -> Prompts:
+        ids = [prompts[number] for number in reading.prompts]
+        widths = self.shapes.widths(reading, max(map(len, ids)))
+        read = slots.begin(ids, reading.layout, reading.rows, widths, reading.room)
         while not slots.advance(read):
             pass
-        return slots, read
-
-    def _bucket(self, tokens: int) -> int:
-        """So many tokens or up to an eighth more, so that few shapes compile; as long as the model takes."""
-        found = ceil_to(tokens, max(_BUCKET, (1 << (tokens - 1).bit_length()) // 16))
-        longest = self.model.max_context
-        return found if longest is None else max(tokens, min(found, longest))
-
-    def _rows(self, sequences: int) -> int:
-        """So many sequences or more: a power of two up to 8, then a multiple of 8."""
-        return 1 << (sequences - 1).bit_length() if sequences <= 8 else ceil_to(sequences, 8)
+        return read
 
     def tokens(self, prompt: str | Sequence[int]) -> Sequence[int]:
         """The token ids of a prompt. Raises InputError for a text where there is no tokenizer, or none that
@@ -265,7 +300,11 @@ class Engine:
     def complete(
         self, prompts: Sequence[str | Sequence[int]], sampling: Sampling | Sequence[Sampling]
     ) -> list[list[Completion]]:
-        """All samples of every prompt, each prompt with settings of its own or all with the same."""
+        """All samples of every prompt, each prompt with settings of its own or all with the same.
+
+        Raises InputError for wrong input, and NotFiniteError where the logits of a prompt are infinite or no
+        numbers; it says which prompt's, and the others' texts are not given.
+        """
         prompts = separate(prompts)
         requests = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
         if not all(isinstance(request, Sampling) for request in requests):
@@ -281,9 +320,23 @@ class Engine:
     def written(self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling]) -> Iterator[Written]:
         """The pieces of every sample of every prompt as they are drawn, each prompt with settings of its own.
 
-        Raises InputError before anything is run for a prompt or setting that the model does not take.
+        Raises InputError before anything is run for a prompt or setting that the model does not take, and
+        NotFiniteError where a prompt's logits are infinite or no numbers.
         """
-        return run(requests, partial(self.read, prompts, requests), partial(self._ending, prompts, requests))
+        sized = zip(prompts, requests, strict=True)
+        requests = [fitted(self.model, len(ids), request) for ids, request in sized]
+        read, ending = partial(self.read, prompts, requests), partial(self._ending, prompts, requests)
+        return run(requests, read, ending, partial(self._not_finite, prompts))
+
+    def _not_finite(
+        self, prompts: Sequence[Sequence[int]], number: int, written: Sequence[int] = ()
+    ) -> NotFiniteError:
+        """What is wrong with one of the prompts and what was written after it: its logits are not finite."""
+        ids = [*prompts[number], *written]
+        where = first_not_finite(self.programs, self.parameters, self.roles["prefill"], ids)
+        what = "the activations" if where else "the logits over the temperature"
+        of = f"prompt {number + 1} of {len(prompts)}: " if len(prompts) > 1 else ""
+        return NotFiniteError(self.model.name, f"{of}{what} became infinite {where or ''}".rstrip())
 
     def _ending(self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling], number: int) -> Ending:
         """Where the text of request `number` is written to, which goes on from its prompt's."""

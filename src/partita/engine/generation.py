@@ -1,7 +1,7 @@
 """Requests continued together: prompts read in one go, then a token a step for every sample until all end.
 
 Every prompt is read once, however many samples are drawn of it. It is handed its slots; it knows no HTTP and
-no order of requests: all begin at once, and what has ended leaves its slot empty.
+no order of requests: all begin as soon as they are read, and what has ended leaves its slot empty.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from partita.engine.requests import Sample
 from partita.engine.slots import Place, Prompts, Slots, Tokens
 from partita.engine.stopping import Ending, Likely, Piece
+from partita.errors import NotFiniteError
+from partita.program.ops import NO_TOKEN
 from partita.program.sampling import ALTERNATIVES
 from partita.specs.sampling import Sampling
 
-ReadPrompts = Callable[[int], tuple[Slots, Prompts]]
-"""Reads the prompts of all requests to their end, and makes slots for so many samples of them."""
+ReadPrompts = Callable[[int], tuple[Slots, Iterator[Prompts]]]
+"""Makes slots for so many samples of all requests, and reads their prompts to the end, in order."""
 
 
 @dataclass(frozen=True)
@@ -41,33 +43,49 @@ class Completion:
 
 
 def run(
-    requests: Sequence[Sampling], read: ReadPrompts, ending: Callable[[int], Ending]
+    requests: Sequence[Sampling],
+    read: ReadPrompts,
+    ending: Callable[[int], Ending],
+    not_finite: Callable[[int, Sequence[int]], NotFiniteError],
 ) -> Iterator[Written]:
     """The pieces of every sample of every request as they are drawn, each prompt with its request's settings.
 
-    ending: gives the `Ending` that the text of a request, by its number, is written to.
+    ending: gives the `Ending` that the text of a request, by its number, is written to. not_finite: what to
+    raise where the logits behind a request's prompt and these tokens are not finite.
     """
     samples = [(number, copy) for number, request in enumerate(requests) for copy in range(request.n)]
     seeds = [secrets.randbits(63) if request.seed is None else request.seed for request in requests]
-    slots, prompts = read(len(samples))
+    slots, reading = read(len(samples))
     endings = [ending(number) for number, _ in samples]
-    places = [
-        Place(number, slot, Sample(requests[number], seeds[number], copy))
-        for slot, (number, copy) in enumerate(samples)
-    ]
-    found, going = slots.insert(prompts, places), list(range(len(samples)))
-    del prompts
-    while True:
-        for slot in list(going):
+    going: list[int] = []
+
+    def drawn(found: Tokens, among: Sequence[int]) -> Iterator[Written]:
+        for slot in among:
             number, copy = samples[slot]
+            if found.tokens[slot] == NO_TOKEN:
+                raise not_finite(number, endings[slot].tokens)
             likely = _likely(found, slot, requests[number].logprobs)
             yield Written(number, copy, endings[slot].push(int(found.tokens[slot]), likely))
-            if endings[slot].finish is not None:
-                going.remove(slot)
+            if endings[slot].finish is None:
+                going.append(slot)
+            else:
                 slots.free(slot)
-        if not going:
-            return
-        found = slots.step()
+
+    first = 0
+    for prompts in reading:
+        places = [
+            Place(number - first, slot, Sample(requests[number], seeds[number], copy))
+            for slot, (number, copy) in enumerate(samples)
+            if first <= number < first + len(prompts.ids)
+        ]
+        first += len(prompts.ids)
+        found = slots.insert(prompts, places)
+        del prompts
+        yield from drawn(found, [place.slot for place in places])
+    while going:
+        found, among = slots.step(), list(going)
+        going.clear()
+        yield from drawn(found, among)
 
 
 def completions(pieces: Iterator[Written], requests: Sequence[Sampling]) -> list[list[Completion]]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from partita.engine.requests import check_stages
+from partita.engine.shapes import Capacity
 from partita.errors import InputError
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan, load_plan
 from partita.program.options import RunOptions
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import Roles, parse_layout
+from partita.specs.arguments import of_type, whole_number
 from partita.specs.formats import Float, Formats
 
 
@@ -36,6 +38,7 @@ def placement_of(plan: Plan | SavedPlan | str) -> Placement:
     """
     if isinstance(plan, str):
         plan = load_plan(plan)
+    of_type("plan", plan, (Plan, SavedPlan), "a plan, or the file of one,")
     if not isinstance(plan, SavedPlan):
         plan = SavedPlan(plan.decode.setting, plan.prefill.layout.roles, plan.decode.layout.roles)
     check_stages(plan.setting.stages)
@@ -45,6 +48,9 @@ def placement_of(plan: Plan | SavedPlan | str) -> Placement:
 def placement_on(mesh: str | Mesh, prefill: str, decode: str) -> Placement:
     """A mesh and two layouts, such as "wg-xyz/heads"; raises InputError for wrong ones."""
     shape = parse_mesh(mesh) if isinstance(mesh, str) else mesh
+    of_type("mesh", shape, Mesh, "a text such as x=4,y=2, or a Mesh,")
+    for field, layout in (("decode", decode), ("prefill", prefill)):
+        of_type(field, layout, str, "FFN/ATTENTION, such as wg-xyz/heads,")
     return Placement(shape, parse_layout(prefill, shape.axes), parse_layout(decode, shape.axes))
 
 
@@ -53,8 +59,8 @@ class EngineRequest:
     """How a model is to run, as a user says it.
 
     dtype, weights, kv: as in `number_formats`. chunk: tokens of a prompt that are read in one step, at most;
-    None for as many as are planned. devices: of the CPU, made where there is no accelerator. Raises
-    InputError for number formats that there are not.
+    None for as many as are planned. devices: of the CPU, made where there is no accelerator. capacity: as in
+    `EngineOptions`. Raises InputError for number formats that there are not, and for what is no whole number.
     """
 
     dtype: str = "auto"
@@ -63,9 +69,13 @@ class EngineRequest:
     chunk: int | None = None
     run_options: RunOptions | None = None
     devices: int | None = None
+    capacity: Capacity | None = None
 
     def __post_init__(self) -> None:
         number_formats(self.dtype, self.weights, self.kv, "")
+        for field in ("chunk", "devices"):
+            if (value := getattr(self, field)) is not None:
+                object.__setattr__(self, field, whole_number(field, value))
 
     def formats(self, platform: str, placement: Placement, *, quantised: bool) -> Formats:
         """The formats on such devices, of a checkpoint that may be held in int8."""

@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 
 from partita.engine import cpu
-from partita.engine.attention_ops import AttentionOps
+from partita.engine.attention_ops import AttentionOps, capped
 from partita.engine.collective_matmul import Ring, Sums, gathered_products, scattered_product
 from partita.engine.collectives import move
 from partita.engine.local import Local, aligned
 from partita.engine.matmul import product
 from partita.engine.sampling import Draws
-from partita.program.ops import Product
+from partita.program.ops import NO_TOKEN, Product
 from partita.program.options import RunOptions, gather_step, name_of, scatter_step
 from partita.sharding.reshard import ReshardStep, reshard
 from partita.sharding.spec import Sharding, contract, parse
@@ -198,7 +198,7 @@ class JaxOps(AttentionOps, Draws):
         return replace(x, value=x.value * jnp.asarray(factor, x.value.dtype))
 
     def softcap(self, x: Local, cap: float) -> Local:
-        return replace(x, value=jnp.tanh(x.value / cap) * cap)
+        return replace(x, value=capped(x.value / cap) * cap)
 
     def moments(self, x: Local, norm: str) -> Local:
         value = x.value.astype(jnp.float32)
@@ -222,7 +222,9 @@ class JaxOps(AttentionOps, Draws):
         if model.norm == "layernorm":
             variance = jnp.maximum(variance - jnp.square(means[..., 1:2]), 0)  # rounding goes below
             value = value - means[..., 1:2]
-        value = value * jax.lax.rsqrt(variance + model.norm_epsilon)
+        # a sum of squares that became infinite would make 0 of every number, as if nothing had happened
+        factor = jax.lax.rsqrt(variance + model.norm_epsilon)
+        value = value * jnp.where(jnp.isfinite(variance), factor, jnp.nan)
         if parameters is not None:
             value = value * parameters.value[0]
             if model.norm == "layernorm":
@@ -293,17 +295,19 @@ class JaxOps(AttentionOps, Draws):
 
     def best(self, logits: Local, vocabulary: int) -> Local:
         values = logits.value[:, 0]
+        finite = jnp.all(jnp.isfinite(values), axis=-1)
         ids = self.offset(logits.sharding["V"], values.shape[1]) + jnp.arange(values.shape[1])
         values = jnp.where(ids < vocabulary, values, -jnp.inf)
-        best = jnp.argmax(values, axis=-1)
-        pair = [jnp.max(values, axis=-1), ids[best].astype(jnp.float32)]  # exact below 2^24 tokens
+        best, largest = jnp.argmax(values, axis=-1), jnp.max(values, axis=-1)
+        pair = [jnp.where(finite, largest, jnp.inf), ids[best].astype(jnp.float32)]  # exact below 2^24 tokens
         sharding = Sharding("BVM", (logits.sharding["B"], logits.sharding["V"], ""))
         return Local(jnp.stack(pair, axis=-1)[:, None], sharding)
 
     def pick(self, best: Local) -> Local:
         shard = jnp.argmax(best.value[..., 0], axis=1)[:, None]
-        ids = jnp.take_along_axis(best.value[..., 1], shard, axis=1)[:, 0]
-        return self.to(Local(ids.astype(jnp.int32), Sharding("B", (best.sharding["B"],))), "B")
+        largest, ids = jnp.take_along_axis(best.value, shard[..., None], axis=1)[:, 0].T
+        ids = jnp.where(jnp.isfinite(largest), ids.astype(jnp.int32), NO_TOKEN)
+        return self.to(Local(ids, Sharding("B", (best.sharding["B"],))), "B")
 
 
 def _scales_result(p: Product[Local]) -> bool:

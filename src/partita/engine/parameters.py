@@ -14,9 +14,8 @@ import jax
 import numpy as np
 
 from partita.checkpoints.int8 import channel_index, quantise
-from partita.checkpoints.protocol import Checkpoint, Index
+from partita.checkpoints.protocol import Checkpoint, Index, finite
 from partita.engine.cache import Shapes
-from partita.errors import InputError
 from partita.specs.parameters import Parameter, all_parameters, scale_name
 
 _BLOCK = 1 << 20
@@ -28,7 +27,7 @@ def place(
 ) -> dict[str, jax.Array]:
     """All parameters as arrays of `shapes.parameters()`; calls `progress(done, total)`, without scales.
 
-    Raises InputError (field "model") for weights that are not finite.
+    Raises InputError (field "model") for weights that are not finite, or not in the format they get.
     """
     targets, rows = shapes.parameters(), all_parameters(shapes.model)
     placed: dict[str, jax.Array] = {}
@@ -36,7 +35,7 @@ def place(
         target, scales = targets[name], targets.get(scale_name(name))
         box = _box(target, row.shape)
         if scales is None:
-            placed[name] = _placed(target, _finite(name, checkpoint.read(name, box)), box)
+            placed[name] = _placed(target, finite(name, checkpoint.read(name, box), target.dtype), box)
         else:
             values, factors, box, own = _in_int8(checkpoint, row, box)
             placed[name] = _placed(target, values, box)
@@ -46,20 +45,14 @@ def place(
     return placed
 
 
-def _finite(name: str, values: np.ndarray) -> np.ndarray:
-    """The values. Raises InputError (field "model") where one is no finite number."""
-    if not np.isfinite(values).all():
-        raise InputError("model", name, "holds numbers that are not finite")
-    return values
-
-
 def _in_int8(
     checkpoint: Checkpoint, row: Parameter, box: Index
 ) -> tuple[np.ndarray, np.ndarray, Index, Index]:
     """int8 values of at least a box of a parameter, their scales, and the boxes that these are."""
     own = channel_index(row, box)
     if row.name in checkpoint.quantised:
-        return checkpoint.read_int8(row.name, box), checkpoint.read_scale(row.name, own), box, own
+        scale = finite(scale_name(row.name), checkpoint.read_scale(row.name, own), np.float32)
+        return checkpoint.read_int8(row.name, box), scale, box, own
     # a scale is of all that its channel sums, whichever part of it is held here
     whole = {axis: slice(0, row.shape[axis]) for axis in row.summed_axes}
     box = tuple(whole.get(axis, part) for axis, part in enumerate(box))

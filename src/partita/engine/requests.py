@@ -45,11 +45,20 @@ def check_prompts(model: Model, prompts: Sequence[Sequence[int]], max_tokens: in
         for token in ids:
             if not 0 <= token < model.vocabulary:
                 raise InputError("prompt", int(token), f"token ids go from 0 to {model.vocabulary - 1}")
-    tokens, limit = max(len(ids) for ids in prompts) + max_tokens, model.max_context
-    if limit is not None and tokens > limit:
-        raise InputError(
-            "context", tokens, f"{model.name} takes up to {limit} tokens, prompt and output together"
-        )
+    longest, limit = max(len(ids) for ids in prompts), model.max_context
+    if limit is not None and longest + max_tokens > limit:
+        parts = f"prompt {longest} + output {max_tokens}" if max_tokens else f"a prompt of {longest}"
+        message = f"{parts} exceeds the {limit} tokens that {model.name} takes"
+        raise InputError("context", longest + max_tokens, message)
+
+
+def fitted(model: Model, prompt: int, request: Sampling) -> Sampling:
+    """A request for a prompt of so many tokens: one that leaves `max_tokens` open asks for no more than the
+    model takes, but for at least one."""
+    if model.max_context is None or "max_tokens" in request.model_fields_set:
+        return request
+    room = max(1, model.max_context - prompt)
+    return request if request.max_tokens <= room else request.model_copy(update={"max_tokens": room})
 
 
 def whole_ids(prompt: object) -> list[int]:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from partita.engine.local import Local, Places
+from partita.program.ops import NO_TOKEN
 from partita.program.sampling import BITS, CANDIDATES, ROUNDS, Turn, Weight
 from partita.sharding.spec import Sharding
 from partita.specs.sampling import GREEDY_BELOW
@@ -144,6 +145,8 @@ class Draws(Places):
         warm = settings["temperature"].value[:, None] >= GREEDY_BELOW
         scores = jnp.where(values >= floor.value[:, None], values + jnp.where(warm, noise, 0), -jnp.inf)
         best, place = jax.lax.top_k(scores, 1)  # of equals the first
+        finite = jnp.all(jnp.isfinite(own.value[:, 0]), axis=-1, keepdims=True)
+        best = jnp.where(finite, best, jnp.inf)
         logit = jnp.take_along_axis(own.value[:, 0], place, axis=1)
         return _of_shard(logits, jnp.concatenate([best, tokens[place].astype(jnp.float32), logit], axis=1))
 
@@ -151,7 +154,8 @@ class Draws(Places):
         shard = jnp.argmax(drawn.value[..., 0], axis=1)[:, None, None]
         best = jnp.take_along_axis(drawn.value, shard, axis=1)[:, 0]
         sharding = Sharding("B", (drawn.sharding["B"],))
-        return Local(best[:, 1].astype(jnp.int32), sharding), Local(best[:, 2], sharding)
+        tokens = jnp.where(jnp.isfinite(best[:, 0]), best[:, 1].astype(jnp.int32), NO_TOKEN)
+        return Local(tokens, sharding), Local(best[:, 2], sharding)
 
     def alternatives(self, logits: Local, vocabulary: int, count: int) -> Local:
         tokens = self._tokens(logits)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from partita.engine.cache import WHOLE
@@ -32,12 +31,14 @@ class Prompts:
 
     ids: list[Sequence[int]]
     layout: Layout
-    width: int  # tokens of each that are read in one step
+    widths: Sequence[int]  # tokens of each that are read in each step
     lengths: np.ndarray  # int32 [rows]; rows beyond the prompts are padding, of one token
+    fixed: int | None = None  # places that the cache has from the beginning; None of one that grows
     cache: Any = None
     room: int = 0  # places of the cache
     logits: Any = None  # [rows 1 V] of the last token of each prompt that has been read to its end
     read: int = 0  # tokens of each prompt, or all that it has
+    steps: int = 0
 
     @property
     def done(self) -> bool:
@@ -55,8 +56,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The next token of every slot [slots], and of kind "full" log-probabilities [slots M] (see
-    `program.sampling.Drawn`). Those of free slots mean nothing."""
+    """The next token of every slot [slots], `NO_TOKEN` where its logits are not finite, and of kind "full"
+    log-probabilities [slots M] (see `program.sampling.Drawn`). Those of free slots mean nothing."""
 
     tokens: np.ndarray
     logprobs: np.ndarray | None = None
@@ -89,12 +90,23 @@ class Slots:
             "output": np.zeros(size, np.int32),
             "bias": np.zeros(size, np.float32),
         }
+        self._known: dict[str, jax.Array] = {}  # the same on the devices; up to date where a draw needs it
         self._sent: _Sent | None = None
 
     # -- prompts ------------------------------------------------------------------------------------------
 
-    def begin(self, ids: Sequence[Sequence[int]], layout: Layout, rows: int, width: int) -> Prompts:
-        """Prompts to be read in a prefill layout, `width` tokens a step, padded to `rows` of them.
+    def begin(
+        self,
+        ids: Sequence[Sequence[int]],
+        layout: Layout,
+        rows: int,
+        widths: Sequence[int],
+        room: int | None = None,
+    ) -> Prompts:
+        """Prompts to be read in a prefill layout, so many tokens in each step, padded to `rows` of them.
+
+        widths: of all steps; the last goes on where that is not enough. room: places of their cache, the
+        capacity at most, so that steps of other prompts are in the same shapes; None for a cache that grows.
 
         Raises InputError (field "context") for one that does not fit into a slot.
         """
@@ -102,50 +114,49 @@ class Slots:
             self._check(len(each))
         lengths = np.ones(rows, np.int32)
         lengths[: len(ids)] = [len(each) for each in ids]
-        return Prompts(list(ids), layout, width, lengths)
+        return Prompts(list(ids), layout, widths, lengths, room)
 
     def advance(self, prompts: Prompts) -> bool:
         """Reads the next tokens of every prompt; whether all have been read to their end.
 
-        Prompts of one step attend to themselves, without a cache.
+        Prompts of one step attend to themselves, without a cache, unless its room is fixed.
         """
-        first, width = prompts.read, prompts.width
+        first, width = prompts.read, prompts.widths[min(prompts.steps, len(prompts.widths) - 1)]
         tokens = np.zeros((len(prompts.lengths), width), np.int32)
         for row, each in enumerate(prompts.ids):
             part = each[first : first + width]
             tokens[row, : len(part)] = part
+            tokens[row, len(part) :] = each[-1]  # padding as finite as the prompt: it is masked, not left out
         prompts.read += width
-        if prompts.done and not first:
+        prompts.steps += 1
+        if prompts.done and not first and prompts.fixed is None:
             run = self.programs.prefill(prompts.layout)
             prompts.logits, prompts.cache = run(self.parameters, tokens, prompts.lengths)
             return True
         self._make_room(prompts)
         held = np.minimum(first, prompts.lengths)
         counts = np.minimum(prompts.lengths - held, width)
-        ending = (counts > 0) & (held + counts == prompts.lengths)
-        run = self.programs.extend(prompts.layout, bool(ending.any()))
-        found = run(self.parameters, prompts.cache, tokens, held, counts)
-        if ending.any():
-            found, prompts.cache = found
-            if prompts.logits is not None:
-                found = jnp.where(self._whole(ending)[:, None, None], found, prompts.logits)
-            prompts.logits = found
-        else:
-            prompts.cache = found
+        ends = np.bool_(np.any((counts > 0) & (held + counts == prompts.lengths)))
+        run = self.programs.read(prompts.layout)
+        prompts.logits, prompts.cache = run(
+            self.parameters, prompts.cache, prompts.logits, tokens, held, counts, prompts.lengths, ends
+        )
         return prompts.done
 
     def _make_room(self, prompts: Prompts) -> None:
         """A cache for all tokens that will have been read. It doubles as it fills: a step attends to all of
         it, so that early chunks attend to little."""
-        room = prompts.room or 2 * prompts.width
+        widest = max(prompts.widths)
+        room = prompts.room or 2 * widest
         while room < prompts.read:
             room *= 2
-        room = min(room, self.capacity)
+        room = prompts.fixed or min(room, self.capacity)
         if prompts.cache is None:
             rows = len(prompts.lengths)
-            prompts.cache = self.programs.empty(prompts.layout, rows, room, prompts.width)
+            prompts.cache = self.programs.empty(self.programs.cache(prompts.layout, rows, room, widest))
+            prompts.logits = self.programs.empty(self.programs.last_logits(prompts.layout, rows))
         elif room > prompts.room:
-            prompts.cache = self.programs.grown(prompts.layout, room, prompts.width)(prompts.cache)
+            prompts.cache = self.programs.grown(prompts.layout, room, widest)(prompts.cache)
         prompts.room = room
 
     def insert(self, prompts: Prompts, places: Sequence[Place]) -> Tokens:
@@ -163,23 +174,19 @@ class Slots:
         for number, place in enumerate(places):
             rows[number], slots[number], source[place.slot] = place.row, place.slot, place.row
             self._take(place, prompts.ids[place.row])
+        given = prompts.cache, prompts.lengths, prompts.logits, source
         straight = [(place.row, place.slot) for place in places] == [(i, i) for i in range(len(prompts.ids))]
         if straight and self._cache is None and len(prompts.lengths) == self.count:
-            run = self.programs.reshard_cache(prompts.layout, self.layout, self.capacity)
-            self._cache = run(prompts.cache, prompts.lengths)
+            run = self.programs.fill(prompts.layout, self.layout, self.capacity)
+            logits, self._cache = run(*given)
         else:
             if self._cache is None:
-                self._cache = self.programs.empty(self.layout, self.count, self.capacity)
+                shapes = self.programs.cache(self.layout, self.count, self.capacity)
+                self._cache = self.programs.empty(shapes)
             run = self.programs.insert(prompts.layout, self.layout, self.capacity)
-            self._cache = run(self._cache, prompts.cache, prompts.lengths, rows, slots)
+            logits, self._cache = run(self._cache, *given, rows, slots)
         self._sent = None
-        sent = self._send()
-        draw = self.programs.draws.first(prompts.layout, self.layout, sent.kind)(
-            prompts.logits, source, *sent.given()
-        )
-        new = np.isin(np.arange(self.count), slots)
-        self._tokens = jnp.where(self._whole(new), draw.tokens, self._tokens)
-        found = self._fetched(draw, new)
+        found = self._drawn(logits, self._send(), np.isin(np.arange(self.count), slots))
         self._sent = None  # it has counted tokens for slots that were not asked
         return found
 
@@ -202,13 +209,20 @@ class Slots:
         """The next token of every slot."""
         sent = self._send()
         run = self.programs.decode(self.layout)  # one program, whatever is drawn in whichever slot
-        found, sent.positions, self._cache = run(self.parameters, self._cache, self._tokens, sent.positions)
-        draw = self.programs.draws.next(self.layout, sent.kind)(found, *sent.given())
-        sent.output = draw.output
-        self._tokens = draw.tokens
+        logits, sent.positions, self._cache = run(self.parameters, self._cache, self._tokens, sent.positions)
         busy = self._positions != _NOBODY
+        found = self._drawn(logits, sent, busy)
         self._positions += busy
-        return self._fetched(draw, busy)
+        return found
+
+    def _drawn(self, logits: jax.Array, sent: _Sent, asked: np.ndarray) -> Tokens:
+        """Tokens of `asked` slots from logits [slots 1 V]; others keep the one they have."""
+        known = self._known
+        run = self.programs.draws.any(self.layout)  # one program for every kind
+        given = sent.settings, sent.positions, known, known.pop("output")
+        draw = run(logits, *given, sent.kind, asked, self._tokens)
+        known["output"], self._tokens = draw.output, draw.tokens
+        return self._fetched(draw, asked, KINDS[int(sent.kind)])
 
     def free(self, slot: int) -> None:
         """Ends what is in a slot; it can be filled again."""
@@ -217,8 +231,10 @@ class Slots:
             known[slot] = 0
         self._sent = None
 
-    def _fetched(self, draw: Draw, new: np.ndarray) -> Tokens:
+    def _fetched(self, draw: Draw, new: np.ndarray, kind: Kind) -> Tokens:
         """A draw on the host: all that is fetched in a step. Tokens of `new` slots are counted as written."""
+        if kind != "full":
+            return Tokens(jax.device_get(draw.tokens))
         tokens, logprobs = jax.device_get((draw.tokens, draw.logprobs))
         for slot in np.flatnonzero(new):
             sample = self.samples[slot]
@@ -232,14 +248,12 @@ class Slots:
         """What the devices know of the slots; sent anew where a slot was filled or freed."""
         if self._sent is None:
             samples = [sample or IDLE for sample in self.samples]
-            kind = KINDS[max(KINDS.index(needs(sample.request)) for sample in samples)]
-            known = {}
-            if kind == "full":
+            kind = max(KINDS.index(needs(sample.request)) for sample in samples)
+            if KINDS[kind] == "full" or not self._known:
                 place = self.programs.named(self.programs.draws.history(self.layout))
-                known = {name: jax.device_put(each.copy(), place) for name, each in self._history.items()}
-            output = known.pop("output", None)
+                self._known = {n: jax.device_put(each.copy(), place) for n, each in self._history.items()}
             settings = {name: self._whole(setting) for name, setting in arrays(samples).items()}
-            self._sent = _Sent(kind, self._whole(self._positions), settings, known, output)
+            self._sent = _Sent(np.int32(kind), self._whole(self._positions), settings)
         return self._sent
 
     def _whole(self, array: np.ndarray) -> jax.Array:
@@ -251,12 +265,6 @@ class Slots:
 class _Sent:
     """What the devices know of the slots."""
 
-    kind: Kind
+    kind: np.int32  # its place in `program.sampling.KINDS`
     positions: jax.Array
     settings: dict[str, jax.Array]
-    known: dict[str, jax.Array]
-    output: jax.Array | None
-
-    def given(self) -> tuple[Any, ...]:
-        """What a draw is given beside logits."""
-        return self.settings, self.positions, self.known, self.output

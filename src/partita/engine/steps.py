@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from partita.engine import cpu
@@ -36,7 +37,7 @@ from partita.engine.requests import check_model
 from partita.program import transformer
 from partita.program.ops import Pass
 from partita.program.options import XLA_CPU, Backend, RunOptions
-from partita.program.sampling import Drawing, Kind, logits_of_slots, sample
+from partita.program.sampling import KINDS, LOGPROBS, Drawing, Kind, logits_of_slots, sample
 from partita.program.transformer import logits_sharding
 from partita.sharding.layout import Layout, Storage
 from partita.sharding.mesh import Mesh
@@ -67,11 +68,11 @@ class Programs(Shapes):
         self.run_options = replace(run_options or RunOptions(), backend=XLA_CPU if self.on_cpu else Backend())
         # one compiled step per layout and shape, for the life of this object
         self.prefill, self.extend, self.logits = map(cache, (self._prefill, self._extend, self._logits))
-        self.reshard_cache, self.insert, self.grown = map(
-            cache, (self._reshard_cache, self._insert, self._grown)
+        self.read, self.grown = cache(self._read), cache(self._grown)
+        self.reshard_cache, self.fill, self.insert = map(
+            cache, (self._reshard_cache, self._fill, self._insert)
         )
         self.decode, self.draws = cache(self._decode), DrawSteps(self)
-        self._zeros = cache(self._emptied)
         self.traced = 0
         """How often a step was traced, and so compiled: once for each layout and shape."""
 
@@ -81,7 +82,7 @@ class Programs(Shapes):
 
         def step(parameters, tokens, lengths):
             ops = self.ops()
-            run = self._pass(ops, layout, _positions(tokens))
+            run = self._pass(ops, layout, _positions(tokens), reach=lengths)
             logits, kv = self._forward(run, parameters, tokens, lengths)
             return logits.value, self._windows(ops, layout, kv, lengths)
 
@@ -108,36 +109,65 @@ class Programs(Shapes):
         place = self.named(self._logits_spec(layout))
         return jax.ShapeDtypeStruct((batch, 1, self.padded["V"]), jnp.float32, sharding=place)
 
-    def _extend(self, layout: Layout, unembeds: bool = True) -> Callable[..., Any]:
-        """(parameters, cache (donated), tokens [B L], held [B], counts [B]) -> logits [B 1 V], the cache.
+    def _extend(self, layout: Layout) -> Callable[..., Any]:
+        """(parameters, cache (donated), tokens [B L], held [B], counts [B], reach [B]) -> logits [B 1 V], the
+        cache.
 
-        A chunk of `counts` new tokens, and padding, behind the `held` ones of each sequence; where no prompt
-        ends in it, nothing need be unembedded, and the cache alone comes back.
+        A chunk of `counts` new tokens, and padding, behind the `held` ones of each sequence, whose prompt has
+        `reach` tokens in all.
         """
 
-        def step(parameters, cache, tokens, held, counts):
-            weights, layers = self._weights(parameters)
-            run = self._pass(self.ops(), layout, held[:, None] + _positions(tokens), held + counts)
-            x = transformer.embed(run, weights, Local(tokens, parse("B L")))
-            x, new = transformer.blocks(run, layers, x, self._parts(cache, layout))
-            if not unembeds:
-                return _plain(new)
-            return transformer.head(run, weights, x, Local(counts, parse("B"))).value, _plain(new)
+        def step(parameters, cache, tokens, held, counts, reach):
+            head, new = self._extended(layout, parameters, cache, tokens, held, counts, reach)
+            return head(), new
 
         cache = self.cache_specs(*kept(layout))
-        out = (self._logits_spec(layout), cache) if unembeds else cache
-        in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE)
-        return self.jit(step, in_specs, out, donate=(1,), layout=layout)
+        in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE, WHOLE)
+        return self.jit(step, in_specs, (self._logits_spec(layout), cache), donate=(1,), layout=layout)
+
+    def _read(self, layout: Layout) -> Callable[..., Any]:
+        """(parameters, cache (donated), logits [B 1 V] (donated), tokens [B L], held [B], counts [B],
+        reach [B], ends) -> logits, the cache.
+
+        As `_extend`; sequences without new tokens keep the logits they have, and all do unless some prompt
+        `ends` in the chunk: then nothing need be unembedded.
+        """
+
+        def step(parameters, cache, logits, tokens, held, counts, reach, ends):
+            head, new = self._extended(layout, parameters, cache, tokens, held, counts, reach)
+            first = self.ops().offset(parse(logits_sharding(layout))["B"], logits.shape[0])
+            own = jax.lax.dynamic_slice_in_dim(counts, first, logits.shape[0])
+
+            def ended():
+                return jnp.where(own[:, None, None] > 0, head(), logits)
+
+            return jax.lax.cond(ends, ended, lambda: logits), new
+
+        cache, found = self.cache_specs(*kept(layout)), self._logits_spec(layout)
+        in_specs = (self.parameter_specs(), cache, found, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
+        return self.jit(step, in_specs, (found, cache), donate=(1, 2), layout=layout)
+
+    def _extended(
+        self, layout: Layout, parameters, cache: Cache, tokens, held, counts, reach
+    ) -> tuple[Callable[[], jax.Array], Cache]:
+        """What finds the logits of the last of `counts` new tokens, and the cache with these."""
+        weights, layers = self.weights(parameters)
+        positions = held[:, None] + _positions(tokens)
+        run = self._pass(self.ops(), layout, positions, held + counts, reach)
+        x = transformer.embed(run, weights, Local(tokens, parse("B L")))
+        x, new = transformer.blocks(run, layers, x, self._parts(cache, layout))
+        return lambda: transformer.head(run, weights, x, Local(counts, parse("B"))).value, _plain(new)
 
     def _logits(self, layout: Layout) -> Callable[..., Any]:
-        """(parameters, tokens [B L]) -> float32 logits [B L V] of every token, V padded."""
+        """(parameters, tokens [B L], lengths [B]) -> float32 logits [B L V] of every token, V padded."""
 
-        def step(parameters, tokens):
-            run = self._pass(self.ops(), layout, _positions(tokens))
+        def step(parameters, tokens, lengths):
+            run = self._pass(self.ops(), layout, _positions(tokens), reach=lengths)
             logits, _ = self._forward(run, parameters, tokens)
             return logits.value
 
-        return self.jit(step, (self.parameter_specs(), WHOLE), self._logits_spec(layout), layout=layout)
+        in_specs = (self.parameter_specs(), WHOLE, WHOLE)
+        return self.jit(step, in_specs, self._logits_spec(layout), layout=layout)
 
     def _reshard_cache(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
         """(keys and values of prompts, lengths [B]) -> cache for `capacity` tokens, split as in `target`.
@@ -145,25 +175,48 @@ class Programs(Shapes):
         Positions are interleaved over chips, so that a cache grows by places at the end of every chip.
         """
         before, after = kept(source), kept(target)
-
-        def step(kv, lengths):
-            ops, held = self.ops(), Local(lengths, parse("B"))
-            return tuple(
-                tuple(map(partial(self._moved, ops, held, capacity, layer), before, after, pair))
-                for layer, pair in enumerate(kv)
-            )
-
+        step = partial(self._resharded, source, target, capacity)
         return self.jit(step, (self.cache_specs(*before), WHOLE), self.cache_specs(*after))
 
-    def _insert(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
-        """(cache of slots (donated), keys and values of prompts, lengths [B], rows [n], slots [n]) -> cache.
+    def _resharded(self, source: Layout, target: Layout, capacity: int, kv, lengths) -> Cache:
+        ops, held = self.ops(), Local(lengths, parse("B"))
+        moved = partial(self._moved, ops, held, capacity)
+        pairs = [
+            tuple(map(partial(moved, layer), kept(source), kept(target), pair))
+            for layer, pair in enumerate(kv)
+        ]
+        return tuple((keys, values) for keys, values in pairs)
 
-        These rows of the prompts come into these slots; a slot below zero takes nothing.
+    def _fill(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
+        """(keys and values of prompts, lengths [B], logits [B 1 V], rows [slots]) -> logits of slots
+        [slots 1 V], cache.
+
+        All slots from prompts in the same order; the logits of each are those of its row of the prompts.
+        """
+
+        def step(kv, lengths, logits, rows):
+            own = self._of_slots(source, target, logits, rows)
+            return own, self._resharded(source, target, capacity, kv, lengths)
+
+        in_specs = (self.cache_specs(*kept(source)), WHOLE, self._logits_spec(source), WHOLE)
+        return self.jit(step, in_specs, (self._logits_spec(target), self.cache_specs(*kept(target))))
+
+    def _of_slots(self, source: Layout, target: Layout, logits, rows) -> jax.Array:
+        before, after = logits_sharding(source), logits_sharding(target)
+        return logits_of_slots(self.ops(), Local(logits, parse(before)), Local(rows, parse("B")), after).value
+
+    def _insert(self, source: Layout, target: Layout, capacity: int) -> Callable[..., Any]:
+        """(cache of slots (donated), keys and values of prompts, lengths [B], logits [B 1 V], source [slots],
+        rows [n], slots [n]) -> logits of slots [slots 1 V], cache.
+
+        These rows of the prompts come into these slots; a slot below zero takes nothing. The logits of each
+        slot are those of the row of the prompts in `source`.
         """
         before, after = kept(source), kept(target)
 
-        def step(cache, kv, lengths, rows, slots):
+        def step(cache, kv, lengths, logits, of, rows, slots):
             ops, held = self.ops(), Local(lengths, parse("B"))
+            own = self._of_slots(source, target, logits, of)
             first = ops.offset(target.attn_b, cache[0][0].value.shape[0])
 
             def put(
@@ -173,14 +226,14 @@ class Programs(Shapes):
                 moved = local_part(self._moved(ops, held, capacity, layer, source, whole, new), whole)
                 return plain_part(into_slots(local_part(old, target), moved, rows, slots, first))
 
-            return tuple(
+            return own, tuple(
                 tuple(map(partial(put, layer), before, after, old, new))
                 for layer, (old, new) in enumerate(zip(cache, kv, strict=True))
             )
 
-        specs = self.cache_specs(*after)
-        in_specs = (specs, self.cache_specs(*before), WHOLE, WHOLE, WHOLE)
-        return self.jit(step, in_specs, specs, donate=(0,))
+        specs, logits = self.cache_specs(*after), self._logits_spec
+        in_specs = (specs, self.cache_specs(*before), WHOLE, logits(source), WHOLE, WHOLE, WHOLE)
+        return self.jit(step, in_specs, (logits(target), specs), donate=(0,))
 
     def _moved(
         self,
@@ -231,18 +284,20 @@ class Programs(Shapes):
         specs = self.cache_specs(*split)
         return self.jit(step, (specs,), specs)
 
-    def empty(self, layout: Layout, batch: int, capacity: int, queries: int = 1) -> Cache:
-        """A cache without tokens, as `Shapes.cache` describes it."""
-        return self._zeros(layout, batch, capacity, queries)()
+    def empty(self, shapes: Any) -> Any:
+        """Arrays of zeros, of all these shapes and shardings."""
+        if not self.on_cpu:
+            zeros = partial(jax.tree.map, lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+            return jax.jit(zeros, out_shardings=jax.tree.map(lambda shape: shape.sharding, shapes))()
 
-    def _emptied(self, layout: Layout, batch: int, capacity: int, queries: int) -> Callable[[], Cache]:
-        shapes = self.cache(layout, batch, capacity, queries)
-        shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
+        def zeros_of(shape: jax.ShapeDtypeStruct) -> jax.Array:  # a CPU device needs no program for it
+            def part(index) -> np.ndarray:
+                sizes = [len(range(*one.indices(n))) for one, n in zip(index, shape.shape, strict=True)]
+                return np.zeros(sizes, shape.dtype)
 
-        def zeros() -> Cache:
-            return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+            return jax.make_array_from_callback(shape.shape, shape.sharding, part)
 
-        return jax.jit(zeros, out_shardings=shardings)
+        return jax.tree.map(zeros_of, shapes)
 
     # -- the program on a device's arrays -----------------------------------------------------------------
 
@@ -254,10 +309,15 @@ class Programs(Shapes):
         return self.device_mesh.devices.flat[0].platform == "cpu"
 
     def _pass(
-        self, ops: JaxOps, layout: Layout, positions: jax.Array, lengths: jax.Array | None = None
+        self,
+        ops: JaxOps,
+        layout: Layout,
+        positions: jax.Array,
+        lengths: jax.Array | None = None,
+        reach: jax.Array | None = None,
     ) -> Pass[Local]:
-        held = None if lengths is None else Local(lengths, parse("B"))
-        return Pass(ops, self.model, layout, Local(positions, parse("B L")), held)
+        held, whole = (None if each is None else Local(each, parse("B")) for each in (lengths, reach))
+        return Pass(ops, self.model, layout, Local(positions, parse("B L")), held, whole)
 
     def _forward(
         self,
@@ -267,15 +327,13 @@ class Programs(Shapes):
         counts: jax.Array | None = None,
         cache: Cache | None = None,
     ) -> tuple[Local, Cache]:
-        weights, layers = self._weights(parameters)
+        weights, layers = self.weights(parameters)
         own = None if counts is None else Local(counts, parse("B"))
         parts = None if cache is None else self._parts(cache, run.layout)
         logits, new = transformer.forward(run, weights, layers, Local(tokens, parse("B L")), own, parts)
         return logits, _plain(new)
 
-    def _weights(
-        self, parameters: Mapping[str, jax.Array]
-    ) -> tuple[dict[str, Local], list[dict[str, Local]]]:
+    def weights(self, parameters: Mapping[str, jax.Array]) -> tuple[dict[str, Local], list[dict[str, Local]]]:
         """Parameters outside the blocks and those of each block, the int8 ones with their scales."""
         found = {}
         for name, value in parameters.items():
@@ -349,7 +407,7 @@ class DrawSteps:
 
     def __init__(self, programs: Programs):
         self._programs = programs
-        self.next, self.first = cache(self._next), cache(self._first)
+        self.next, self.first, self.any = cache(self._next), cache(self._first), cache(self._any)
 
     def history(self, layout: Layout) -> PartitionSpec:
         """How what is known of each token for each slot [slots V] is split: as logits are."""
@@ -363,6 +421,33 @@ class DrawSteps:
             return self._drawn(Local(logits, parse(sharding)), kind, *given)
 
         return self._compiled(step, (self._programs.spec(parse(sharding)),), layout, kind)
+
+    def _any(self, layout: Layout) -> Callable[..., Draw]:
+        """(logits [slots 1 V] of decode, settings, positions, known, output, kind [], asked [slots], tokens
+        [slots]) -> `Draw`: of whichever kind, by its place in `KINDS`; slots not asked keep their token.
+
+        One program, of which a draw runs the part that its kind needs.
+        """
+        sharding = logits_sharding(layout)
+
+        def step(logits, settings, positions, known, output, kind, asked, tokens):
+            def of(kind: Kind) -> Callable[[jax.Array], Draw]:
+                def draw(output: jax.Array) -> Draw:
+                    found = self._drawn(
+                        Local(logits, parse(sharding)), kind, settings, positions, known, output
+                    )
+                    if kind == "full":
+                        return found
+                    return Draw(found.tokens, output, jnp.zeros((len(positions), LOGPROBS), jnp.float32))
+
+                return draw
+
+            found = jax.lax.switch(kind, [of(each) for each in KINDS], output)
+            return found._replace(tokens=jnp.where(asked, found.tokens, tokens))
+
+        split = self.history(layout)
+        specs = (self._programs.spec(parse(sharding)), WHOLE, WHOLE, split, split, WHOLE, WHOLE, WHOLE)
+        return self._programs.jit(step, specs, Draw(WHOLE, split, WHOLE), donate=(4,))
 
     def _first(self, source: Layout, target: Layout, kind: Kind) -> Callable[..., Draw]:
         """(logits [B 1 V] of prefill, rows [slots], settings, positions, known, output) -> `Draw`: the first

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from partita.cost.ledger import Ledger
 from partita.cost.step import StepOptions, StepShape, price_cache_reshard, price_first_draw, price_step
+from partita.engine.compile_cache import compiled_anew
 from partita.engine.engine import EngineOptions
 from partita.engine.steps import Programs
 from partita.measure.counts import Counts, count_hlo, count_jaxpr, predicted
@@ -140,7 +141,8 @@ def _check(
         traced = launch.run.trace(*launch.arguments)
         counted.include(count_jaxpr(traced.jaxpr, sizes))
         if found is not None:
-            program = traced.lower().compile()
+            with compiled_anew():
+                program = traced.lower().compile()
             found.include(count_hlo(program.as_text(), programs.mesh.axes, programs.mesh.sizes))
             taken = max(taken, launch.held_bytes(program))
     memory = None if found is None or held is None else (held, taken)

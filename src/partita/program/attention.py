@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from partita.program.norms import softmax
 from partita.program.ops import Ops, Pass, Product, Seen, T
+from partita.program.positions import alibi_slopes
 from partita.sharding.layout import Layout
 
 Cache = tuple[T, T]
@@ -58,8 +59,9 @@ def attend(
         q = ops.normalise_heads(q, w.get("q_norm"), model)
         keys = ops.normalise_heads(keys, w.get("k_norm"), model)
     if model.positions == "rotary":
-        q = ops.rotate(q, q_positions, model, local)
-        keys = ops.rotate(keys, kv_positions, model, local)
+        reach = None if run.reach is None else ops.to(run.reach, f"B_{layout.attn_b}")
+        q = ops.rotate(q, q_positions, model, local, reach)
+        keys = ops.rotate(keys, kv_positions, model, local, reach)
     with ops.scope("attend"):
         if cache is None:
             cache = ops.as_cache(keys, "BKDS"), ops.as_cache(values, "BKSD")
@@ -75,6 +77,7 @@ def attend(
             model.window if local else None,
             model.head_dim**-0.5 if model.attention_scale is None else model.attention_scale,
             model.attention_softcap,
+            alibi_slopes(model) if model.positions == "alibi" else None,
         )
         scores = ops.einsum("BLKGD,BKDS->BKLGS", q, cache[0], causal=True, precise=True)
         shares = softmax(ops, scores, seen)

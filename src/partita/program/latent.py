@@ -63,7 +63,9 @@ def attention(run: Pass[T], w: Mapping[str, T], y: T, y_e: T, cache: T | None) -
     asks = f"B_{layout.attn_b} L_{layout.queries(cached=cache is not None)}"
     if lengths is not None:
         lengths = ops.to(lengths, f"B_{layout.attn_b}")
-    text = _Attention(ops, model, model.latent, layout, w, asks, ops.to(run.positions, asks), lengths)
+    reach = None if run.reach is None else ops.to(run.reach, f"B_{layout.attn_b}")
+    positions = ops.to(run.positions, asks)
+    text = _Attention(ops, model, model.latent, layout, w, asks, positions, lengths, reach)
     with ops.scope("q"):
         q, q_rope = text.queries(y, y_e)
     with ops.scope("kv"):
@@ -78,7 +80,7 @@ def attention(run: Pass[T], w: Mapping[str, T], y: T, y_e: T, cache: T | None) -
 @dataclass(frozen=True)
 class _Attention(Generic[T]):
     """The steps of one layer's attention; `positions` are those of the queries, split as `asks`,
-    `lengths` the tokens of each sequence that a cache holds."""
+    `lengths` the tokens of each sequence that a cache holds, `reach` those of each prompt that is read."""
 
     ops: LatentOps[T]
     model: Model
@@ -88,6 +90,7 @@ class _Attention(Generic[T]):
     asks: str
     positions: T
     lengths: T | None
+    reach: T | None
 
     @property
     def seen(self) -> Seen[T]:
@@ -132,7 +135,7 @@ class _Attention(Generic[T]):
         positions = ops.to(positions, f"B_{layout.attn_b} L")
         c, rope = ops.halves(kv, self.latent.rope_dim, "C")
         c = normalise(ops, self.model, c, self.w.get("kv_down_norm"))
-        kv = ops.join(c, ops.rotate(rope, positions, self.model, False))
+        kv = ops.join(c, ops.rotate(rope, positions, self.model, False, self.reach))
         if cache is None or self.lengths is None:
             return ops.as_cache(kv, "BSR")
         return ops.write(cache, kv, positions, self.lengths)
@@ -147,7 +150,7 @@ class _Attention(Generic[T]):
             q_rope = ops.to(q_rope, str(q_rope.sharding.summing(q.sharding.partial)))
             q = ops.to(ops.join(q, q_rope), f"{self.asks} {self.attended} R")
             q, q_rope = ops.halves(q, self.latent.rope_dim, "C")
-            q = ops.join(q, ops.rotate(q_rope, self.positions, self.model, False))
+            q = ops.join(q, ops.rotate(q_rope, self.positions, self.model, False, self.reach))
         with ops.scope("attend"):
             rows = ops.read(cache, q)
             scores = ops.einsum("BLKGR,BSR->BLKGS", q, rows, causal=True, precise=True)
@@ -164,7 +167,7 @@ class _Attention(Generic[T]):
         with ops.scope("q"):
             q = ops.to(ops.join(q, q_rope), f"{self.asks} {attended} R")
             q, q_rope = ops.halves(q, self.latent.rope_dim, "D")
-            q_rope = ops.rotate(q_rope, self.positions, self.model, False)
+            q_rope = ops.rotate(q_rope, self.positions, self.model, False, self.reach)
         with ops.scope("attend"):
             c, rope = ops.halves(ops.read(cache, q), self.latent.rope_dim, "C")
             keys = ops.einsum("BSC,KGDC->BSKGD", c, ops.to(self.w["k_up"], f"{attended} D C"))

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from partita.program.options import RunOptions
 from partita.sharding.layout import Layout
 from partita.sharding.spec import Sharding
@@ -29,6 +31,9 @@ class Tensor(Protocol):
 
 T = TypeVar("T", bound=Tensor)
 
+NO_TOKEN = -1
+"""What is drawn instead of a token from logits that are not all finite numbers."""
+
 
 @dataclass(frozen=True)
 class Seen(Generic[T]):
@@ -43,6 +48,9 @@ class Seen(Generic[T]):
     """The last so many positions, the query's own included; None for all."""
     scale: float
     softcap: float | None = None
+    slopes: np.ndarray | None = None
+    """float32 [K G], without padding: what a score of each head loses for every position between query and
+    key, after its scale and softcap (ALiBi); None where it loses nothing."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,9 @@ class Pass(Generic[T]):
     """[B L] of the tokens."""
     lengths: T | None = None
     """[B] tokens of each sequence that the cache holds after this step; None where there is none yet."""
+    reach: T | None = None
+    """[B] tokens of each whole prompt that is read, in however many steps; None where each token is the last
+    of its sequence, as in decode. Rotary scaling that goes by the length of a sequence needs it."""
 
 
 class Product(NamedTuple, Generic[T]):
@@ -144,9 +155,9 @@ class Ops(Protocol[T]):
         """[B L M F] -> [B L F]: the gate's activation times up, or GELU."""
         ...
 
-    def rotate(self, x: T, positions: T, model: Model, local: bool) -> T:
+    def rotate(self, x: T, positions: T, model: Model, local: bool, reach: T | None = None) -> T:
         """Rotary embedding of [B L ... D] at positions [B L], as the model's local or its other layers have
-        it."""
+        it. reach [B]: tokens of each prompt that is read."""
         ...
 
     def softmax(self, scores: T, seen: Seen[T], sums: T | None = None) -> T:
@@ -184,11 +195,12 @@ class Ops(Protocol[T]):
         ...
 
     def best(self, logits: T, vocabulary: int) -> T:
-        """[B L=1 V] -> [B V M]: each V shard's largest logit and its token, padding excluded."""
+        """[B L=1 V] -> [B V M]: each V shard's largest logit and its token, padding excluded; infinity where
+        one of them is not finite."""
         ...
 
     def pick(self, best: T) -> T:
-        """[B V M] -> [B]: the token of the largest; of equals the first."""
+        """[B V M] -> [B]: the token of the largest, of equals the first; `NO_TOKEN` where it is infinite."""
         ...
 
     def layers(

@@ -29,6 +29,8 @@ CANDIDATES = 128
 """Logits of each shard that are compared with those of others."""
 ALTERNATIVES = MOST_LOGPROBS
 """Most likely tokens whose log-probabilities are found beside the chosen one's."""
+LOGPROBS = 1 + 2 * ALTERNATIVES
+"""Numbers of a token's log-probabilities, see `Drawn`."""
 
 BITS = 2
 """So many of a logit's 32 are settled by each round of a search, which compares with 2^BITS edges and sums
@@ -119,11 +121,13 @@ class SamplingOps(Ops[T], Protocol[T]):
         positions: T,
         own: T,
     ) -> T:
-        """[B V M]: of each shard the largest logit plus noise, its token and its `own` logit by the model."""
+        """[B V M]: of each shard the largest logit plus noise, its token and its `own` logit by the model;
+        infinity first where one of its own is not finite."""
         ...
 
     def winner(self, drawn: T) -> tuple[T, T]:
-        """[B V M] of all shards -> token [B] and its own logit [B] of the largest; of equals the first."""
+        """[B V M] of all shards -> token [B] and its own logit [B] of the largest; of equals the first;
+        `NO_TOKEN` where that is not finite."""
         ...
 
     def alternatives(self, logits: T, vocabulary: int, count: int) -> T:

@@ -93,6 +93,30 @@ class YarnScaling(_Scaling):
     """What sines and cosines are multiplied by; None for 0.1 ln(factor) + 1."""
 
 
+class DynamicScaling(_Scaling):
+    """The base grows with the sequence, once it is longer than `original_max_position` (dynamic NTK,
+    https://arxiv.org/abs/2309.00071, appendix B.2); every token turns as its sequence's length has it when
+    the token is read."""
+
+    kind: Literal["dynamic"] = "dynamic"
+    factor: Stretch
+    original_max_position: Count
+
+
+class LongropeScaling(_Scaling):
+    """Every frequency is divided by a number of its own: by one of `short_factors` in a sequence of up to
+    `original_max_position` tokens, else by one of `long_factors` (LongRoPE, arXiv 2402.13753); every token
+    turns as its sequence's length has it when the token is read."""
+
+    kind: Literal["longrope"] = "longrope"
+    short_factors: tuple[Factor, ...]
+    long_factors: tuple[Factor, ...]
+    original_max_position: Annotated[int, Field(ge=2)]
+    factor: Stretch
+    attention_factor: Factor | None = None
+    """What sines and cosines are multiplied by; None for sqrt(1 + ln(factor) / ln(original_max_position))."""
+
+
 class OtherScaling(_Scaling):
     """A kind that is known by its name alone: enough for planning, not for running."""
 
@@ -106,12 +130,12 @@ def _named(value: Any) -> Any:
 
 
 RotaryScaling = Annotated[
-    LinearScaling | Llama3Scaling | YarnScaling | OtherScaling,
+    LinearScaling | DynamicScaling | Llama3Scaling | YarnScaling | LongropeScaling | OtherScaling,
     Field(discriminator="kind"),
     BeforeValidator(_named),
 ]
 """How rotary positions are stretched beyond the length a model was first trained for; what the numbers do to
-frequencies is in `program/rotary.py`."""
+frequencies is in `program/positions.py`."""
 
 
 class Model(BaseModel, frozen=True, extra="forbid"):
@@ -133,7 +157,12 @@ class Model(BaseModel, frozen=True, extra="forbid"):
     feed_forward: Literal["swiglu", "geglu", "gelu", "exact_gelu"] = "swiglu"
     """swiglu and geglu are gated; exact_gelu has the error function where the others have tanh."""
     positions: Literal["rotary", "learned", "alibi", "none"] = "rotary"
-    """learned: a table of `max_context` rows is added to the embedding."""
+    """learned: a table of `max_context` rows is added to the embedding. alibi: a score falls with the
+    distance between its two tokens, by a slope of each head's own (Press et al. 2022, arXiv 2108.12409)."""
+    alibi_max_bias: Factor = 8.0
+    """The slopes of n heads, where n is a power of 2, are 2^(-i alibi_max_bias / n) for i from 1 to n."""
+    alibi_scale: Factor = 1.0
+    """What the slopes are multiplied by."""
     rotary_base: Factor = 10_000.0
     tied_embedding: bool = True
     max_context: Count | None = None
@@ -143,7 +172,10 @@ class Model(BaseModel, frozen=True, extra="forbid"):
     """Tokens a local layer attends to, its own included: token t sees t - window + 1 to t. None where every
     layer attends to all."""
     global_period: Count | None = None
-    """With a window: every n-th layer is global, the others local; None where every layer is local."""
+    """With a window: every n-th layer is global, the others local."""
+    global_at: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """With a window, in place of a period: the numbers of the global layers, from 0, in order. With neither
+    every layer is local."""
     latent: Latent | None = None
     """Multi-head latent attention: keys and values are cached as one compressed vector."""
 
@@ -198,16 +230,34 @@ class Model(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _choices_fit(self) -> Model:
-        if isinstance(self.rotary_scaling, YarnScaling) and self.rotary_base <= 1:
-            raise ValueError(f"rotary_base ({self.rotary_base}) must be above 1 for yarn")
-        if self.window is None and self.global_period is not None:
-            raise ValueError("global_period is for a model with a window")
+        if self.window is None and (self.global_period is not None or self.global_at is not None):
+            name = "global_at" if self.global_period is None else "global_period"
+            raise ValueError(f"{name} is for a model with a window")
+        if self.global_at is not None:
+            if self.global_period is not None:
+                raise ValueError("global_period and global_at say the same; give one of them")
+            if [i for i in range(self.layers) if i in self.global_at] != [*self.global_at]:
+                numbers = f"numbers from 0 to {self.layers - 1}, each once and in order"
+                raise ValueError(f"global_at must be {numbers}")
         if self.positions == "learned" and self.max_context is None:
             raise ValueError("learned positions need max_context, the rows of their table")
         if self.block == "parallel" and self.post_norms:
             raise ValueError("post_norms are for a serial block")
         if self.block == "serial" and self.separate_norms:
             raise ValueError("separate_norms are for a parallel block")
+        return self
+
+    @model_validator(mode="after")
+    def _scaling_fits(self) -> Model:
+        scaling, pairs = self.rotary_scaling, self.rotary_dim // 2
+        if isinstance(scaling, YarnScaling) and self.rotary_base <= 1:
+            raise ValueError(f"rotary_base ({self.rotary_base}) must be above 1 for yarn")
+        if isinstance(scaling, DynamicScaling) and pairs < 2:
+            raise ValueError("dynamic scaling needs heads of which at least 4 numbers turn")
+        if isinstance(scaling, LongropeScaling):
+            for name in ("short_factors", "long_factors"):
+                if len(getattr(scaling, name)) != pairs:
+                    raise ValueError(f"{name} of longrope must be {pairs}, one for each pair of a head")
         return self
 
     @property
@@ -224,14 +274,22 @@ class Model(BaseModel, frozen=True, extra="forbid"):
     @property
     def global_layers(self) -> int:
         """Layers that attend to the whole context."""
+        return self.global_before(self.layers)
+
+    def global_before(self, layer: int) -> int:
+        """Those of the first so many layers that attend to the whole context."""
         if self.window is None:
-            return self.layers
-        return self.layers // self.global_period if self.global_period else 0
+            return layer
+        if self.global_at is not None:
+            return sum(number < layer for number in self.global_at)
+        return layer // self.global_period if self.global_period else 0
 
     def is_local(self, layer: int) -> bool:
         """Whether a layer, counted from 0, attends to the last `window` tokens only."""
         if self.window is None:
             return False
+        if self.global_at is not None:
+            return layer not in self.global_at
         return self.global_period is None or (layer + 1) % self.global_period != 0
 
     @property
@@ -283,7 +341,7 @@ class Model(BaseModel, frozen=True, extra="forbid"):
     @property
     def beyond_engine(self) -> tuple[str, ...]:
         """The features, by name, that the engine does not run yet; empty where it runs the model."""
-        features = {"latent attention": self.latent is not None, "ALiBi positions": self.positions == "alibi"}
+        features = {"latent attention": self.latent is not None}
         if isinstance(self.rotary_scaling, OtherScaling):
             features[f"{self.rotary_scaling.name} rotary scaling"] = True
         return tuple(name for name, present in features.items() if present)

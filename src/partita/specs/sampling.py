@@ -18,6 +18,8 @@ MOST_LOGPROBS = 20
 GREEDY_BELOW = 1e-5
 """A temperature below this is 0: dividing by it would leave nothing but the best token either way."""
 
+_USUAL_TOKENS = 64
+
 _NUMBERS: dict[str, tuple[float, float]] = {
     "temperature": (0, 100),
     "top_p": (0, 1),
@@ -38,7 +40,8 @@ _COUNTS: dict[str, tuple[int, int]] = {
 class Sampling(BaseModel):
     """The settings of one request. With the defaults the most likely token is taken each time.
 
-    max_tokens: tokens written at most, at least 1.
+    max_tokens: tokens written at most, at least 1; by default 64, or as many as the model takes after the
+        prompt where these are fewer.
     temperature: logits are divided by it, 0 to 100; 0 takes the most likely token, whatever else is set
         below (but for penalties and biases, which change which one that is).
     top_k: only the k most likely tokens; 0 (or -1) for all of them.
@@ -85,7 +88,7 @@ class Sampling(BaseModel):
     def __init__(
         self,
         *,
-        max_tokens: int = 64,
+        max_tokens: int | None = None,
         temperature: float = 0.0,
         top_k: int = 0,
         top_p: float = 1.0,
@@ -106,7 +109,7 @@ class Sampling(BaseModel):
             if not isinstance(flag, bool):
                 raise InputError(name, flag, "true or false is accepted")
         super().__init__(
-            max_tokens=_count("max_tokens", max_tokens),
+            max_tokens=_USUAL_TOKENS if max_tokens is None else _count("max_tokens", max_tokens),
             temperature=_number("temperature", temperature),
             top_k=max(_count("top_k", top_k), 0),
             top_p=_number("top_p", top_p),
@@ -125,6 +128,8 @@ class Sampling(BaseModel):
             n=_count("n", n),
             seed=None if seed is None else _count("seed", seed),
         )
+        if max_tokens is None:
+            self.model_fields_set.discard("max_tokens")
         if self.top_p == 0:
             raise InputError("top_p", top_p, "must be above 0, up to 1")
 

@@ -50,9 +50,10 @@ def model_from_config(source: str | os.PathLike[str] | Mapping[str, Any], name: 
     config = family.unwrap(config)
     config = {**family.absent, **config}
     config = {field: value for field, value in config.items() if value is not None}
+    family.mixture(config)
+    refuse_experts(family, config)
     check_types(family, config, where)
     check_accepted(family, config)
-    refuse_experts(family, config)
     check_understood(family, config)
     try:
         fields = family.read(config)
@@ -70,9 +71,10 @@ def model_from_config(source: str | os.PathLike[str] | Mapping[str, Any], name: 
 
 
 def _reach(fields: Mapping[str, Any]) -> int | None:
-    """The longest context: YaRN reaches beyond the length in the file, which may be the one before it."""
+    """The longest context: YaRN and dynamic scaling reach beyond the length in the file, which for dynamic
+    scaling is, and for YaRN may be, the one before it."""
     context, scaling = fields.get("max_context"), fields.get("rotary_scaling")
-    if context is None or scaling is None or scaling["kind"] != "yarn":
+    if context is None or scaling is None or scaling["kind"] not in ("yarn", "dynamic"):
         return context
     return max(context, int(scaling["factor"] * scaling["original_max_position"]))
 

@@ -40,7 +40,6 @@ _COUNTS = ("num_key_value_heads", "head_dim", "max_position_embeddings", "slidin
 _NUMBERS = ("rms_norm_eps", "rope_theta", "partial_rotary_factor")
 _FLAGS = ("tie_word_embeddings", "attention_bias", "use_sliding_window", "rope_interleaved")
 _EVERYWHERE: tuple[Accepted, ...] = (
-    false("quantization_config", "a plan chooses the weights' format itself, so leave the field out"),
     false("add_cross_attention", "there is no encoder"),
     false("is_encoder_decoder", "there is no encoder"),
     Accepted("is_causal", bool, "true; a token sees those before it alone"),
@@ -71,6 +70,9 @@ def check_types(family: Family, config: Config, where: str | None) -> None:
     for name in ("rope_parameters", "rope_scaling"):
         if not _is_rotary(config.get(name, {})):
             wrong[name] = "an object whose rope_theta is a number above zero"
+    if len(wrong) == 1:
+        ((name, what),) = wrong.items()
+        raise InputError(name, reprlib.repr(config[name]), f"must be {what} in {where or 'config.json'}")
     if wrong:
         parts = [f"{name} = {reprlib.repr(config[name])} must be {what}" for name, what in wrong.items()]
         raise InputError(", ".join(wrong), where, f"in config.json {'; '.join(parts)}")
@@ -132,7 +134,23 @@ def _is_rotary(value: Any) -> bool:
     )
 
 
+def packing(config: Config) -> str | None:
+    """How a file's weights are stored, where that is packed by a method of quantisation: in words, such as
+    "in 4 bits, packed by awq". None where they are plain numbers."""
+    given = config.get("quantization_config")
+    if not given:
+        return None
+    if not isinstance(given, dict):
+        raise refuse("quantization_config", given, "an object that names its quant_method")
+    method = given.get("quant_method", "an unnamed method")
+    four, eight = given.get("load_in_4bit"), given.get("load_in_8bit")
+    bits = given.get("bits", given.get("w_bit", 4 if four else 8 if eight else None))
+    size = f"in {bits} bits, " if _is_count(bits) else ""
+    return f"{size}packed by {reprlib.repr(method) if not isinstance(method, str) else method}"
+
+
 _FILE = {
+    "quantization_config",  # how its weights are stored, which `packing` says; a plan chooses their format
     *("model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "auto_map"),
     *("name_or_path", "tokenizer_class", "language", "model_max_length", "max_sequence_length"),
     *(

@@ -42,6 +42,9 @@ class Family:
     """What the transformers library takes an absent field to be, where that is not the same as null."""
     unwrap: Callable[[Config], Config] = lambda config: config
     """From the whole file to the part that describes the language model."""
+    mixture: Callable[[Config], object] = lambda config: None
+    """Raises InputError where a layer has experts; asked before any other field of the file, since that is
+    the first thing to know of a model that is not read."""
     accepted: tuple[Accepted, ...] = ()
     understood: tuple[str, ...] = ()
     """Further fields that are read, or are known to change nothing that is read. Any that is named nowhere

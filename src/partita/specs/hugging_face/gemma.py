@@ -7,7 +7,7 @@ from typing import Any
 
 from partita.specs.hugging_face.family import Accepted, Config, Family, false, gated, refuse
 from partita.specs.hugging_face.llama import KNOWN, common
-from partita.specs.hugging_face.positions import local_base, rotary, windows
+from partita.specs.hugging_face.positions import Rope, rotary, rotary_by_layer, windows
 
 _NUMBERS = ("query_pre_attn_scalar", "final_logit_softcapping")
 _UNDERSTOOD = (*KNOWN, "hidden_activation", "sliding_window", "layer_types")
@@ -37,9 +37,11 @@ def _gemma2(config: Config) -> dict[str, Any]:
 
 
 def _gemma3(config: Config) -> dict[str, Any]:
-    fields = _gemma(config, config["sliding_window_pattern"]) | rotary(config, base=1_000_000.0)
-    local = {"local_rotary_base": local_base(config, 10_000.0)} if fields["window"] else {}
-    return fields | {"qk_norm": True} | local
+    fields = _gemma(config, config["sliding_window_pattern"])
+    turned = rotary_by_layer(config, Rope(base=1_000_000.0, part_name=None), local_base=10_000.0)
+    if not fields["window"]:
+        del turned["local_rotary_base"]
+    return fields | {"qk_norm": True} | turned
 
 
 def _text(config: Config) -> Config:

@@ -15,7 +15,7 @@ from partita.specs.hugging_face.family import (
     plain,
     refuse,
 )
-from partita.specs.hugging_face.positions import ROTARY_FIELDS, rotary
+from partita.specs.hugging_face.positions import ROTARY_FIELDS, Rope, rotary
 
 
 def _gpt2(config: Config) -> dict[str, Any]:
@@ -42,11 +42,14 @@ def _gpt2(config: Config) -> dict[str, Any]:
     }
 
 
+_NEOX_ROPE = Rope(base_name="rotary_emb_base", part=0.25, part_name="rotary_pct", partial=True, length=2048)
+"""A `rope_theta` or `partial_rotary_factor` beside `rope_parameters` says nothing in this family."""
+
+
 def _gpt_neox(config: Config) -> dict[str, Any]:
     d_model, heads = config["hidden_size"], config["num_attention_heads"]
     bias, parallel = config.get("attention_bias", True), config.get("use_parallel_residual", True)
-    base, part = config.get("rotary_emb_base", 10_000.0), config.get("rotary_pct", 0.25)
-    return rotary(config, base=base, fraction=part) | {
+    return rotary(config, _NEOX_ROPE) | {
         "layers": config["num_hidden_layers"],
         "d_model": d_model,
         "d_ff": config["intermediate_size"],
@@ -78,7 +81,10 @@ def _falcon(config: Config) -> dict[str, Any]:
         raise refuse("num_ln_in_parallel_attn", norms, words)
     if newer and not config.get("parallel_attn", True):
         raise refuse("parallel_attn", False, "true with new_decoder_architecture")
-    own_positions = {"positions": "alibi"} if config.get("alibi", False) else rotary(config)
+    if config.get("alibi", False):  # its bias is scaled with the scores
+        own_positions = {"positions": "alibi", "alibi_scale": divided(d_model, heads) ** -0.5}
+    else:
+        own_positions = rotary(config, Rope(length=2048))
     return own_positions | {
         "layers": config["num_hidden_layers"],
         "d_model": d_model,

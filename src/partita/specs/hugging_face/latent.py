@@ -7,7 +7,7 @@ from typing import Any
 from partita.errors import InputError
 from partita.specs.hugging_face.family import SIZES, Config, Family, false
 from partita.specs.hugging_face.llama import KNOWN, common
-from partita.specs.hugging_face.positions import rotary
+from partita.specs.hugging_face.positions import Rope, rotary
 from partita.specs.model import Latent
 
 _RANKS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -40,7 +40,7 @@ def _latent(config: Config) -> dict[str, Any]:
         value_dim=config.get("v_head_dim", d_model // heads),
     )
     fields = common({**config, "head_dim": rope})
-    return fields | rotary(config) | {"head_dim": nope + rope, "latent": latent}
+    return fields | rotary(config, Rope(partial=True)) | {"head_dim": nope + rope, "latent": latent}
 
 
 def _minicpm3(config: Config) -> dict[str, Any]:
@@ -53,11 +53,11 @@ def _minicpm3(config: Config) -> dict[str, Any]:
     }
 
 
-def _deepseek(config: Config) -> dict[str, Any]:
+def _mixture(config: Config) -> None:
     experts, dense = config.get("n_routed_experts"), config.get("first_k_dense_replace", 0)
-    if experts and not (isinstance(dense, int) and dense >= config["num_hidden_layers"]):
+    layers = config.get("num_hidden_layers")
+    if experts and not (isinstance(dense, int) and isinstance(layers, int) and dense >= layers):
         raise InputError("n_routed_experts", experts, "a mixture of experts is not supported in config.json")
-    return _latent(config)
 
 
 FAMILIES = {
@@ -69,12 +69,21 @@ FAMILIES = {
         accepted=_NO_BIAS,
         understood=KNOWN,
     ),
-    "deepseek_v2": Family(_deepseek, needed=_NEEDED, counts=_RANKS, accepted=_NO_BIAS, understood=_DEEPSEEK),
+    "deepseek_v2": Family(
+        _latent,
+        needed=_NEEDED,
+        counts=_RANKS,
+        absent={"n_routed_experts": 64},
+        mixture=_mixture,
+        accepted=_NO_BIAS,
+        understood=_DEEPSEEK,
+    ),
     "deepseek_v3": Family(
-        _deepseek,
+        _latent,
         needed=_NEEDED,
         counts=_RANKS,
         absent={"n_routed_experts": 256},
+        mixture=_mixture,
         accepted=_NO_BIAS,
         understood=_DEEPSEEK,
     ),

@@ -8,6 +8,7 @@ from partita.specs.hugging_face.family import Accepted, Config, Family, false, g
 from partita.specs.hugging_face.positions import (
     ROTARY_FIELDS,
     WINDOW_FIELDS,
+    Rope,
     rotary,
     windows,
     windows_above,
@@ -15,6 +16,7 @@ from partita.specs.hugging_face.positions import (
 
 KNOWN = ("num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", *ROTARY_FIELDS)
 """Fields of the whole form that need not be there."""
+_QWEN = Rope(length=32_768)
 _NO_WINDOW = Accepted("sliding_window", lambda value: value is None, "null; this family has no windows")
 
 
@@ -39,21 +41,21 @@ def common(config: Config) -> dict[str, Any]:
 def _llama(config: Config) -> dict[str, Any]:
     bias = config.get("attention_bias", False)
     biases = {"qkv_bias": bias, "output_bias": bias, "ffn_bias": config.get("mlp_bias", False)}
-    return common(config) | biases | rotary(config) | windows(config)
+    return common(config) | biases | rotary(config, Rope(length=2048)) | windows(config)
 
 
 def _mistral(config: Config) -> dict[str, Any]:
-    return common(config) | rotary(config) | windows(config)
+    return common(config) | rotary(config, Rope(length=131_072)) | windows(config)
 
 
 def _qwen2(config: Config) -> dict[str, Any]:
-    return common(config) | {"qkv_bias": True} | rotary(config) | windows_above(config)
+    return common(config) | {"qkv_bias": True} | rotary(config, _QWEN) | windows_above(config)
 
 
 def _qwen3(config: Config) -> dict[str, Any]:
     bias = config.get("attention_bias", False)
     extra = {"qkv_bias": bias, "output_bias": bias, "qk_norm": True}
-    return common(config) | extra | rotary(config) | windows_above(config)
+    return common(config) | extra | rotary(config, _QWEN) | windows_above(config)
 
 
 _BIASES = Accepted(

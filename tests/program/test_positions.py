@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.program.rotary import frequencies, magnitude
+from partita.program.positions import frequencies, magnitude
 from partita.specs import Model
 
 SIZES: dict[str, Any] = {

@@ -142,6 +142,14 @@ def test_texts_are_neither_cut_nor_filled_up(tmp_path: Path):
     assert read(save(tmp_path, backend)).encode("ab" * 10) == [256] * 10
 
 
+def test_merges_are_not_left_out_by_chance(tmp_path: Path):
+    backend = byte_level()
+    assert isinstance(backend.model, models.BPE)
+    backend.model.dropout = 0.5
+    tokenizer = read(save(tmp_path, backend))
+    assert {tuple(tokenizer.encode("abab")) for _ in range(20)} == {(256, 256)}
+
+
 HI = [{"role": "user", "content": "hi"}]
 TEMPLATE = "{{ bos_token }}{{ messages[0].content }}"
 

@@ -51,12 +51,16 @@ def read_tokenizer(folder: Path, vocabulary: int) -> Tokenizer | None:
         raise InputError("model", str(path), f"is not a tokenizer that can be read: {failure}") from None
     backend.no_truncation()  # some files keep how their model was trained
     backend.no_padding()
+    if getattr(backend.model, "dropout", None):  # of training: ids would differ from one call to the next
+        backend.model.dropout = None
     _check_ids(backend, asked, vocabulary, path)
     bos = _id(backend, named.get("bos_token"))
+    bos = None if bos is None or bos >= vocabulary else bos
+    added = backend.get_added_tokens_decoder()
     return Tokenizer(
         backend=backend,
         tokens=Tokens(backend, vocabulary),
-        special=frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special),
+        special=frozenset(i for i, token in added.items() if token.special and i < vocabulary),
         bos_id=bos,
         named_ends=named_ends(folder, _id(backend, named.get("eos_token"))),
         add_bos=_adds_bos(backend, bos, path),

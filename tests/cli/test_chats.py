@@ -164,8 +164,11 @@ def test_models_shows_a_model_that_has_no_tokenizer(partita: Partita, config: Pa
     (config / "generation_config.json").write_text('{"eos_token_id": [7]}', encoding="utf-8")
     found = partita("models", config, "--json").json
     assert found["ends"] == [{"token": 7, "text": None, "reasons": ["generation_config.json, eos_token_id"]}]
-    (config / "tokenizer.json").write_text("{}", encoding="utf-8")
-    found = partita("models", config, "--json").json
-    assert found["tokenizer"].keys() == {"problem"}
+    control = [{"id": 5, "content": "<|im_end|>", "special": True}, {"id": -1, "content": 3, "special": True}]
+    for refused, ends in (({}, [7]), ({"added_tokens": [*control, 5, {}]}, [7, 5])):
+        (config / "tokenizer.json").write_text(json.dumps(refused), encoding="utf-8")
+        found = partita("models", config, "--json").json
+        assert found["tokenizer"].keys() == {"problem"}
+        assert [end["token"] for end in found["ends"]] == ends
     assert partita("models", "palm-540b").code == 0
     assert partita("models", "no-such-model").code == 2

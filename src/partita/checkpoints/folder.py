@@ -144,9 +144,9 @@ def _checkpoint(
         return read_tokenizer(folder, model.vocabulary)
 
     def load_eos_ids() -> Set[int]:
-        from partita.checkpoints.tokenizer_files import named_ends
+        from partita.checkpoints.tokenizer_files import end_tokens
 
-        return named_ends(folder).keys()
+        return end_tokens(folder).keys()
 
     return StoredCheckpoint(
         *(model, sources, tensors.read, load_tokenizer, scales or {}, load_eos_ids),

@@ -49,7 +49,7 @@ def open_gguf(path: Path, name: str | None = None) -> StoredCheckpoint:
     def load_eos_ids() -> Set[int]:
         from partita.checkpoints.gguf_tokenizer import end_tokens
 
-        return end_tokens(file.metadata, model.vocabulary)
+        return end_tokens(file.metadata, model.vocabulary).keys()
 
     return StoredCheckpoint(
         *(model, sources, file.read, load_tokenizer),

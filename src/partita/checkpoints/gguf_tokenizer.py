@@ -32,6 +32,8 @@ _HIDDEN = (_UNKNOWN, _CONTROL)
 _NONE = ("none", "no_vocab")  # values of tokenizer.ggml.model in a file without a vocabulary
 _MOST_CHARACTERS = 1024  # of a token; the longest that are published have some 200
 _TEMPLATE = "tokenizer.chat_template"
+_ENDS = ("eom", "eot", "eos")
+"""Keys that name tokens which end a text; of a token that has several the last is shown."""
 
 
 def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
@@ -74,7 +76,7 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer | None:
     bos = _token_id(keys, "bos", len(tokens))
     named_ends = {
         token: f"tokenizer.ggml.{end}_token_id"
-        for end in ("eom", "eot", "eos")  # of one that has several names the last is shown
+        for end in _ENDS
         if (token := _token_id(keys, end, len(tokens))) is not None
     }
     return Tokenizer(
@@ -108,18 +110,18 @@ def _token_id(keys: Metadata, name: str, count: int) -> int | None:
     return token
 
 
-def end_tokens(metadata: Metadata, count: int) -> frozenset[int]:
-    """The tokens that end a text, by key and by the text of control tokens, where the vocabulary is not one
-    that is read. count: of tokens that the model has."""
+def end_tokens(metadata: Metadata, count: int) -> dict[int, list[str]]:
+    """The tokens that end a text, each with the reasons why, by key and by the text of control tokens, where
+    the vocabulary is not one that is read. count: of tokens that the model has."""
     keys = metadata.under("tokenizer.ggml.")
-    named = (keys.get(f"{end}_token_id") for end in ("eos", "eot", "eom"))
-    ends = {end: "" for end in named if type(end) is int and 0 <= end < count}
+    named = {f"tokenizer.ggml.{end}_token_id": keys.get(f"{end}_token_id") for end in _ENDS}
+    ends = {end: key for key, end in named.items() if type(end) is int and 0 <= end < count}
     tokens, types = keys.get("tokens"), keys.get("token_type")
     control: dict[str, int] = {}
     if isinstance(tokens, list) and isinstance(types, list):
         pairs = zip(tokens[:count], types, strict=False)
         control = {t: i for i, (t, type) in enumerate(pairs) if type == _CONTROL and isinstance(t, str)}
-    return frozenset(find_ends(ends, control, control, None))
+    return find_ends(ends, control, control, None)
 
 
 def _chat_template(metadata: Metadata, keys: Metadata, tokens: list[str]) -> ChatTemplate | None:

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -63,34 +64,39 @@ def open_checkpoint(text: str) -> StoredCheckpoint:
     )
 
 
-def open_tokenizer(text: str, vocabulary: int) -> tuple[Tokenizer | None, Mapping[int, Sequence[str]]]:
+def open_tokenizer(
+    text: str, vocabulary: int
+) -> tuple[Tokenizer | InputError | None, Mapping[int, Sequence[str]]]:
     """The tokenizer of MODEL, whose vocabulary has so many ids; and the tokens that end its texts, each with
-    the reasons why. None where it has no tokenizer. Weights are neither read nor fetched.
+    the reasons why. Weights are neither read nor fetched.
 
-    Raises InputError as `open_checkpoint` does, and for a tokenizer of a kind that is not read.
+    None where it has no tokenizer, and the error where it has one of a kind that is not read. Raises
+    InputError as `open_checkpoint` does.
     """
     name = model_aliases().get(text.lower(), text.lower())
     if name in PACKAGES or text.lower().endswith(".gguf"):
+        from partita.checkpoints import gguf_tokenizer
+        from partita.checkpoints.gguf_file import GGUFFile
+
         path = packaged_gguf(name) if name in PACKAGES else Path(os.path.expanduser(text))
-        tokenizer = _gguf_tokenizer(path, vocabulary)
-        return tokenizer, {} if tokenizer is None else tokenizer.ends
-    folder = None if name in model_names() else _folder(text)
-    if folder is None and name not in model_names() and is_repo_id(text):
-        folder = fetch(text, "tokenizer")
-    if folder is None:
-        return None, {}
-    from partita.checkpoints.tokenizer_files import named_ends, read_tokenizer
+        metadata = GGUFFile(path).metadata
+        read = partial(gguf_tokenizer.read_tokenizer, metadata, vocabulary)
+        ends = partial(gguf_tokenizer.end_tokens, metadata, vocabulary)
+    else:
+        folder = None if name in model_names() else _folder(text)
+        if folder is None and name not in model_names() and is_repo_id(text):
+            folder = fetch(text, "tokenizer")
+        if folder is None:
+            return None, {}
+        from partita.checkpoints import tokenizer_files
 
-    tokenizer = read_tokenizer(folder, vocabulary)
-    named = {token: [where] for token, where in named_ends(folder).items()}
-    return tokenizer, named if tokenizer is None else tokenizer.ends
-
-
-def _gguf_tokenizer(path: Path, vocabulary: int) -> Tokenizer | None:
-    from partita.checkpoints.gguf_file import GGUFFile
-    from partita.checkpoints.gguf_tokenizer import read_tokenizer
-
-    return read_tokenizer(GGUFFile(path).metadata, vocabulary)
+        read = partial(tokenizer_files.read_tokenizer, folder, vocabulary)
+        ends = partial(tokenizer_files.end_tokens, folder)
+    try:
+        tokenizer = read()
+    except InputError as error:
+        return error, ends()
+    return tokenizer, ends() if tokenizer is None else tokenizer.ends
 
 
 def _open_gguf(path: Path, name: str | None = None) -> StoredCheckpoint:

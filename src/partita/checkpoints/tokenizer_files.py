@@ -17,6 +17,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
 from partita.checkpoints.chat_template import TOOL_USE, ChatTemplate
+from partita.checkpoints.end_tokens import find_ends
 from partita.checkpoints.tokenizer import Tokenizer, Tokens
 from partita.checkpoints.tokenizer_json import added_tokens, beyond, check_settings, read_settings
 from partita.checkpoints.tokenizer_library import Failure, attempt_quietly
@@ -128,6 +129,22 @@ def _prefix(settings: Mapping[str, object]) -> str:
     if prefix not in ("", " "):
         raise InputError(_PREFIX, repr(prefix)[:40], "nothing or a space is accepted")
     return str(prefix)
+
+
+def end_tokens(folder: Path) -> dict[int, list[str]]:
+    """The tokens that end a text, each with the reasons why, by what the files name and by the text of
+    control tokens, where there is no tokenizer or none that is read."""
+    try:
+        added = _optional(folder / _TOKENIZER).get("added_tokens")
+    except InputError:
+        added = None
+    control = {
+        token["content"]: token["id"]
+        for token in (added if isinstance(added, list) else ())
+        if isinstance(token, Mapping) and token.get("special") is True
+        if isinstance(token.get("content"), str) and type(token.get("id")) is int and token["id"] >= 0
+    }
+    return find_ends(named_ends(folder), control, control, None)
 
 
 def named_ends(folder: Path, named: int | None = None) -> dict[int, str]:

@@ -87,8 +87,10 @@ def _one_model(text: str, json: bool) -> None:
     model, problem = read_model(text), None
     try:
         tokenizer, ends = open_tokenizer(text, model.vocabulary)
-    except InputError as error:  # the model itself is still there, to be planned or run on token ids
-        tokenizer, ends, problem = None, {}, str(error)
+    except InputError as error:  # such as weights that are not installed; the model can still be planned
+        tokenizer, ends = error, {}
+    if isinstance(tokenizer, InputError):
+        tokenizer, problem = None, str(tokenizer)
     texts = {i: _token_text(tokenizer, i) for i in ends}
     if json:
         about = None if problem is None else {"problem": problem}

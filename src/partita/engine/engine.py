@@ -121,7 +121,6 @@ class Engine:
         self.tokenizer_error = checkpoint.tokenizer_error
         """Why there is no `tokenizer`, where the checkpoint's is not understood: text is token ids then."""
         self.tokenizer = None if self.tokenizer_error else checkpoint.tokenizer
-        self.eos_ids = checkpoint.eos_ids
         self.roles = {"prefill": prefill, "decode": decode}
         self.formats = formats or Formats(weights="f32", activations="f32", kv="f32")
         if self.draft == "auto" and self.formats.activations != "f32":
@@ -142,6 +141,7 @@ class Engine:
         jobs = [] if expected is None else jobs_of(self.programs, self.shapes, *expected)
         self._compiling = Compiling(jobs)
         try:
+            self.eos_ids = checkpoint.eos_ids  # tries the chat template, while steps are compiled
             self.parameters = place(self.programs, checkpoint, progress)
         except BaseException:
             self._compiling.give_up()

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from partita.engine.slots import Prompts, Slots
 from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
 from partita.errors import InputError, NotFiniteError
-from partita.planner.plan import Plan
-from partita.planner.saved import SavedPlan
 from partita.program.options import RunOptions
 from partita.sharding.layout import Layout, plan_storage, resolve
 from partita.sharding.mesh import Mesh
@@ -39,6 +37,10 @@ from partita.sharding.roles import Roles
 from partita.specs.arguments import of_type, whole_number
 from partita.specs.formats import Formats
 from partita.specs.sampling import Sampling
+
+if TYPE_CHECKING:
+    from partita.planner.plan import Plan
+    from partita.planner.saved import SavedPlan
 
 _BUCKET = 16
 """Prompts that only their logits are asked of are padded to multiples of this, so that few shapes compile."""

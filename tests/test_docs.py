@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
-PROGRAM: Any = typer.main.get_command(app)
+PROGRAM: Any = typer.main.get_command(app())
 COMMANDS: dict[str, Any] = PROGRAM.commands
 SAME_EVERYWHERE = ("plan", "predict", "explain", "models", "clusters", "glossary", "reproduce")
 """Commands that neither run a model nor a clock."""

@@ -12,47 +12,47 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 
-from partita.cli import (
-    calibrate,
-    catalogue,
-    demo,
-    explain,
-    generate,
-    glossary,
-    plan,
-    predict,
-    quality,
-    quantize,
-    reproduce,
-    stopping,
-    verify,
-)
+from partita.cli import stopping
 from partita.cli.usage import usage_error
 from partita.errors import InputError, NotFiniteError
 
-app = typer.Typer(
-    name="partita",
-    help="Plans how a Transformer is split over chips for inference, and runs what it planned.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command("plan")(plan.command)
-app.command("predict")(predict.command)
-app.command("explain")(explain.command)
-app.command("models")(catalogue.models)
-app.command("clusters")(catalogue.clusters)
-app.command("generate")(generate.command)
-app.command("quantize")(quantize.command)
-app.command("quality")(quality.command)
-app.command("calibrate")(calibrate.command)
-app.command("verify")(verify.command)
-app.command("reproduce")(reproduce.command)
-app.command("glossary")(glossary.command)
-app.command("demo")(demo.command)
+_COMMANDS = {
+    "plan": "plan:command",
+    "predict": "predict:command",
+    "explain": "explain:command",
+    "models": "catalogue:models",
+    "clusters": "catalogue:clusters",
+    "generate": "generate:command",
+    "quantize": "quantize:command",
+    "quality": "quality:command",
+    "calibrate": "calibrate:command",
+    "verify": "verify:command",
+    "reproduce": "reproduce:command",
+    "glossary": "glossary:command",
+    "demo": "demo:command",
+}
+"""Module and function of each command, in the order of the help."""
+
+
+def app(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The commands; of a command line that begins with one, that one alone: all take a while to import."""
+    found = typer.Typer(
+        name="partita",
+        help="Plans how a Transformer is split over chips for inference, and runs what it planned.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    found.callback()(lambda: None)  # a single command is a command too
+    for name in arguments[:1] if arguments and arguments[0] in _COMMANDS else _COMMANDS:
+        module, _, function = _COMMANDS[name].partition(":")
+        found.command(name)(getattr(import_module(f"partita.cli.{module}"), function))
+    return found
 
 
 def run(arguments: list[str]) -> int:
@@ -85,7 +85,7 @@ def _drop_output() -> None:
 def _outcome(arguments: list[str]) -> int:
     """The exit code of a command line, whose errors are printed. Raises OSError for output that fails."""
     try:
-        return app(args=arguments, prog_name="partita", standalone_mode=False) or 0
+        return app(arguments)(args=arguments, prog_name="partita", standalone_mode=False) or 0
     except InputError as error:
         return _refuse(error, arguments)
     except NotFiniteError as error:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from partita.api import read_model
-from partita.cost.setting import Setting, stage_of
 from partita.engine.load import Placement, placement_of
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh, parse_mesh
@@ -16,6 +14,9 @@ from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Float, Format, Formats
 from partita.specs.profile import Phase as PhaseName
 from partita.specs.workload import Workload
+
+if TYPE_CHECKING:
+    from partita.cost.setting import Setting
 
 MODEL_HELP = (
     "Catalogue name, folder (config.json, or written by `quantize`), .gguf file or Hugging Face repo id."
@@ -85,6 +86,9 @@ def read_setting(
     model: str, cluster: str, mesh: str | None, workload: Workload, formats: Formats, stages: int = 1
 ) -> Setting:
     """What is priced; the mesh is the shape of the cluster, or of one stage of it, unless given."""
+    from partita.api import read_model
+    from partita.cost.setting import Setting, stage_of
+
     described, on = read_model(model), parse_cluster(cluster)
     shape = parse_mesh(mesh) if mesh else Mesh.of(stage_of(on, stages).shape)
     setting = Setting(described, on, shape, formats, workload, stages)

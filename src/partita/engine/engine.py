@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from partita.engine.slots import Prompts, Slots
 from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
 from partita.errors import InputError, NotFiniteError
-from partita.planner.draft_steps import StepShape, step_ratio
-from partita.planner.plan import Plan
-from partita.planner.saved import SavedPlan
 from partita.program.options import RunOptions
 from partita.sharding.layout import Layout, plan_storage, resolve
 from partita.sharding.mesh import Mesh
@@ -43,6 +40,10 @@ from partita.specs.catalogue import chip
 from partita.specs.formats import Formats
 from partita.specs.hardware import Chip
 from partita.specs.sampling import Sampling
+
+if TYPE_CHECKING:
+    from partita.planner.plan import Plan
+    from partita.planner.saved import SavedPlan
 
 _BUCKET = 16
 """Prompts that only their logits are asked of are padded to multiples of this, so that few shapes compile."""
@@ -351,6 +352,8 @@ class Engine:
         """What drafts for these slots."""
         if self.draft != "auto":
             return Drafter(self.draft, slots.width, Pace(1.0))
+        from partita.planner.draft_steps import StepShape, step_ratio  # the planner is slow to import
+
         shape = StepShape(slots.count, slots.width, slots.capacity)
         on = slots.layout, self.mesh, self.formats, self.chip or chip("xeon-8480")
         return Drafter(self.draft, slots.width, Pace(step_ratio(self.model, *on, shape)))

@@ -8,18 +8,21 @@ float32: XLA's CPU backend runs a decode step of SmolLM2 in bfloat16 in up to tw
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from partita.engine.drafting import Draft, check_draft
 from partita.engine.requests import check_stages
 from partita.engine.shapes import Capacity
 from partita.errors import InputError
-from partita.planner.plan import Plan
-from partita.planner.saved import SavedPlan, load_plan
 from partita.program.options import RunOptions
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import Roles, parse_layout
 from partita.specs.arguments import of_type, whole_number
 from partita.specs.formats import Float, Formats
+
+if TYPE_CHECKING:  # running without a plan needs no planner
+    from partita.planner.plan import Plan
+    from partita.planner.saved import SavedPlan
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,9 @@ def placement_of(plan: Plan | SavedPlan | str) -> Placement:
 
     Raises InputError as `load_plan` does, and for a plan with pipeline stages.
     """
+    from partita.planner.plan import Plan
+    from partita.planner.saved import SavedPlan, load_plan
+
     if isinstance(plan, str):
         plan = load_plan(plan)
     of_type("plan", plan, (Plan, SavedPlan), "a plan, or the file of one,")

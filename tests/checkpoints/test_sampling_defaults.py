@@ -57,10 +57,10 @@ def test_each_kind_of_checkpoint_says_what_it_asks_for(tmp_path: Path):
     assert open_folder(folder).sampling == {"top_p": 0.9}  # an older file has them in config.json
     (folder / "generation_config.json").write_text('{"temperature": 0.5}', encoding="utf-8")
     assert open_folder(folder).sampling == {"temperature": 0.5}
-    keys = {"temp": 0.5, "top_k": 40, "top_p": 0.75, "min_p": 0.25, "penalty_repeat": 1.25, "mirostat": 0}
+    keys = {"temp": 0.7, "top_k": 40, "top_p": 0.75, "min_p": 0.25, "penalty_repeat": 1.25, "mirostat": 0}
     file = tiny_gguf.write(tmp_path / "a.gguf", {f"general.sampling.{key}": v for key, v in keys.items()})
     assert open_gguf(file).sampling == {
-        **{"temperature": 0.5, "top_k": 40, "top_p": 0.75, "min_p": 0.25, "repetition_penalty": 1.25}
+        **{"temperature": 0.7, "top_k": 40, "top_p": 0.75, "min_p": 0.25, "repetition_penalty": 1.25}
     }
     assert MemoryCheckpoint(model, random_parameters(model, 0)).sampling == {}
     wrong = tiny_gguf.write(tmp_path / "b.gguf", {"general.sampling.top_k": -7})

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from partita.checkpoints.gguf_file import Metadata
 from partita.errors import InputError
 from partita.specs.hugging_face.config import load
@@ -53,8 +55,13 @@ def sampling_of_folder(folder: Path) -> Settings:
 def sampling_of_gguf(metadata: Metadata) -> Settings:
     """The settings of a GGUF file. Raises InputError (field the key) for a value that none can have."""
     keys = {name: f"general.sampling.{key}" for key, name in _GGUF.items()}
-    found = {name: (key, metadata.get(key)) for name, key in keys.items() if key in metadata}
+    found = {name: (key, _meant(metadata.get(key))) for name, key in keys.items() if key in metadata}
     return _checked(found, metadata.path)
+
+
+def _meant(value: object) -> object:
+    """A number as it was meant: 0.7 is stored in float32, which is a little less."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def _checked(found: Mapping[str, tuple[str, Any]], path: Path) -> Settings:

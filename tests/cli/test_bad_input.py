@@ -284,8 +284,8 @@ def test_a_plan_has_a_mesh_of_its_own(partita: Partita, tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "field", "value", "message"),
     [
-        ((), "prompt", None, "give either --prompt TEXT or --prompt-ids 1,2,3"),
-        (("--prompt", "a", "--prompt-ids", "1"), "prompt", None, "give either --prompt TEXT or --prompt-ids"),
+        ((), "prompt", None, "give --prompt TEXT, --prompt-ids 1,2,3 or --messages FILE"),
+        (("--prompt", "a", "--prompt-ids", "1"), "prompt", None, "give --prompt TEXT, --prompt-ids 1,2,3 or"),
         (("--prompt-ids", "a"), "prompt-ids", "a", "joined by commas"),
         (("--prompt-ids", "1,,2"), "prompt-ids", "1,,2", "joined by commas"),
         (("--prompt-ids", "-1"), "prompt-ids", "-1", "joined by commas"),

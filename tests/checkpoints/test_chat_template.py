@@ -173,7 +173,7 @@ EDITS = st.tuples(
 )
 
 
-@examples(60)
+@examples(30)
 @given(
     template=st.sampled_from(TEMPLATES), edits=st.lists(EDITS, max_size=3), chat=st.sampled_from(list(CHATS))
 )

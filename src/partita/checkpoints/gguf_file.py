@@ -26,7 +26,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMS = 4
-_BLOCK = 1 << 20  # numbers that are dequantised at a time
+_BLOCK = 1 << 17  # numbers that are dequantised at a time: few enough for a cache
 
 
 class GGUFFile:

@@ -91,7 +91,7 @@ def test_the_base_grows_with_a_sequence_beyond_the_original_length():
 
 def test_longrope_has_one_list_up_to_the_original_length_and_another_beyond():
     scaling = {"kind": "longrope", "factor": 4.0, "original_max_position": 64}
-    lists = {"short_factors": [1, 1, 2, 4], "long_factors": [2, 5, 10, 10]}
+    lists: dict[str, Any] = {"short_factors": [1, 1, 2, 4], "long_factors": [2, 5, 10, 10]}
     model = _model(rotary_scaling=scaling | lists)
     found = by_length(model)
     assert found is not None
@@ -117,7 +117,7 @@ def test_slopes_of_alibi(heads: int, changes: dict[str, Any], slopes: list[float
     model = _model(**{"heads": heads, "kv_heads": heads, "positions": "alibi", **changes})
     found = alibi_slopes(model)
     assert (found.dtype, found.shape) == (np.float32, (model.kv_heads, model.group))
-    np.testing.assert_array_equal(found.ravel(), np.float32(slopes))
+    np.testing.assert_array_equal(found.ravel(), np.array(slopes, np.float32))
 
 
 def test_a_kind_that_is_only_a_name_has_no_frequencies():
@@ -170,7 +170,7 @@ def test_frequencies_are_those_of_transformers(
     if kind == "longrope":
         pairs = int(head * part) // 2
         lists = {"short_factor": np.linspace(1, 2, pairs), "long_factor": np.linspace(1.5, 40, pairs)}
-        numbers = numbers | {name: each.tolist() for name, each in lists.items()}
+        numbers = {**numbers, **{name: each.tolist() for name, each in lists.items()}}
     theirs, factor = _theirs(kind, numbers, base, head, part)
     rope = {"rope_type": kind, "rope_theta": base, "partial_rotary_factor": part, **numbers}
     model = model_from_config(  # of a family that turns parts of heads
@@ -183,6 +183,8 @@ def test_frequencies_are_those_of_transformers(
     np.testing.assert_allclose(frequencies(model), theirs, rtol=2e-6)
     assert magnitude(model) == pytest.approx(factor, rel=1e-12)
     found = by_length(model)
-    for length in (1, 2048, 2049, 4096, 4097, 20_000) if found is not None else ():
+    if found is None:
+        return
+    for length in (1, 2048, 2049, 4096, 4097, 20_000):
         theirs, _ = _theirs(kind, numbers, base, head, part, length)
         np.testing.assert_allclose(found(np.array(length), np), theirs, rtol=5e-6)

@@ -30,7 +30,7 @@ State = Literal["unknown", "compiling", "ready"]
 
 class Verified(NamedTuple):
     """What is drawn after each token [slots L]; how many drafted tokens are accepted, the last token that is
-    written and where it stands, each [slots]; the rest as `steps.Draw` has it, log-probabilities
+    written and where it stands, each [slots]; the rest as `draw_steps.Draw` has it, log-probabilities
     [slots L M]."""
 
     tokens: Any

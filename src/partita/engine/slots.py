@@ -16,8 +16,9 @@ import numpy as np
 
 from partita.engine.cache import WHOLE
 from partita.engine.draft_steps import Rows, State, Verified
+from partita.engine.draw_steps import Draw
 from partita.engine.requests import IDLE, Sample, arrays, biases, written
-from partita.engine.steps import Draw, Programs
+from partita.engine.steps import Programs
 from partita.errors import InputError
 from partita.program.sampling import KINDS, Kind, needs
 from partita.sharding.layout import Layout

@@ -1,4 +1,4 @@
-"""The compiled draws of tokens: the next of every slot, from the logits that a step of decode or prefill gives.
+"""The compiled draws of tokens: the next of every slot, from the logits of a step of decode or prefill.
 
 Each is `program.sampling.sample` inside `jax.shard_map`, a program of its own beside the step that gives
 logits.

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from partita.advice.advice import Advice
+from partita.api import read_model
 from partita.cli import options as o
 from partita.cli import plan_options as p
 from partita.cli.output import progress_console, show, show_json
@@ -86,7 +87,7 @@ def command(
     traffic = tokens.traffic()
     workload = p.read_workload(tokens, traffic, sizes, context, samples)
     request = PlanRequest(
-        model=o.read_model(model),
+        model=read_model(model),
         clusters=tuple(parse_clusters(on, max_chips)),
         formats=p.read_formats(weights, kv, activations, reduce, preset),
         workload=workload,

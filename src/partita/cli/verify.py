@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from partita.api import read_model
 from partita.cli import options as o
 from partita.cli.output import progress_console, show, show_json
 from partita.cli.verify_clock import Clocking, clocked
@@ -84,7 +85,7 @@ def command(
     else:
         run = o.read_placement(plan, mesh, None, ffn, attention, prefill_ffn, prefill_attention)
         shape, pairs = run.mesh, [(run.prefill, run.decode)]
-    described = o.read_model(model)
+    described = read_model(model)
     formats, run_options = Formats.all_in(dtype), RunOptions(overlap_of(overlap))
     from partita.engine.devices import devices_for
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from partita.cli import options as o
+from partita.api import read_model
 from partita.cli.output import progress_bar, show, show_json
 from partita.cost.prediction import Prediction, predict
 from partita.cost.setting import Setting
@@ -92,7 +92,7 @@ def _setting(asked: Clocking) -> tuple[Setting, Placement | None]:
     mesh = mesh_of(cluster.shape) if asked.mesh is None else parse_mesh(asked.mesh)
     run = None if asked.run is None else asked.run(str(mesh))
     mesh = mesh if run is None else run.mesh
-    model, dtype = o.read_model(asked.model), asked.dtype
+    model, dtype = read_model(asked.model), asked.dtype
     formats = Formats.all_in(dtype)
     workload = Workload(prompt=asked.prompt, output=1, batch=asked.batch, context=asked.context)
     setting = Setting(model, cluster, mesh, formats, workload)

@@ -9,7 +9,6 @@ import errno
 import json
 import math
 import os
-import re
 import sys
 
 import typer
@@ -29,7 +28,7 @@ from partita.cli import (
     verify,
 )
 from partita.cli.usage import usage_error
-from partita.errors import InputError
+from partita.errors import InputError, out_of_memory
 
 app = typer.Typer(
     name="partita",
@@ -116,19 +115,11 @@ def _outcome(arguments: list[str]) -> int:
     except Exception as error:
         if os.environ.get("PARTITA_TRACEBACK"):
             raise
-        if "RESOURCE_EXHAUSTED" in str(error):
-            return _refuse(_too_large(error), arguments)
+        if (short := out_of_memory(error)) is not None:
+            return _refuse(short, arguments)
         text = " ".join(f"{type(error).__name__}: {error}".split())
         print(f"internal error: {text} (PARTITA_TRACEBACK=1 shows where)", file=sys.stderr)
         return 1
-
-
-def _too_large(error: Exception) -> InputError:
-    """What JAX says where a device has no more memory."""
-    found = re.search(r"allocating (\d+) bytes", str(error))
-    size = f"{int(found[1]):,} bytes" if found else "the request"
-    message = "more than a device has; request fewer tokens or samples, or give more devices"
-    return InputError("memory", size, message)
 
 
 def _refuse(error: InputError, arguments: list[str]) -> int:

@@ -19,6 +19,7 @@ from partita.checkpoints.protocol import Checkpoint
 from partita.engine.devices import devices_for
 from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
+from partita.engine.memory import Asked, AskedLogits, Memory, Sizes, in_one_line
 from partita.engine.parameters import place
 from partita.engine.requests import check_prompts, separate, whole_ids
 from partita.engine.slots import Prompts, Slots
@@ -55,12 +56,15 @@ class EngineOptions:
     """How an engine runs its model.
 
     devices: as many as the mesh has, by default the first that JAX knows. chunk: tokens of a prompt that are
-    read in one step, at most; None for all.
+    read in one step, at most; None for all. force: it runs whatever memory there is. first: what it is loaded
+    for, where that is known; it must fit beside the weights before these are placed.
     """
 
     devices: Sequence[Any] | None = None
     run_options: RunOptions | None = None
     chunk: int | None = None
+    force: bool = False
+    first: Asked | AskedLogits | None = None
 
 
 class Engine:
@@ -91,7 +95,7 @@ class Engine:
         progress: Callable[[int, int], None] | None = None,
     ):
         """Places the weights once, where decode keeps them, for both phases; float32 unless formats are
-        given."""
+        given. Raises InputError (field "memory") where there is too little of it."""
         if options.chunk is not None and options.chunk < 1:
             raise InputError("chunk", options.chunk, "1 or more tokens are accepted")
         self.chunk = options.chunk
@@ -102,7 +106,12 @@ class Engine:
         self.storage = plan_storage(self.model, mesh, decode, prefill)
         on = options.devices, options.run_options
         self.programs = Programs(self.model, mesh, self.storage, self.formats, *on)
-        self.parameters = place(self.programs, checkpoint, progress)
+        self.memory = Memory(self.programs, self.chunk, self.sizes, options.force)
+        stored = resolve(decode, self.storage, mesh, 1, 1)
+        self.memory.check_load(checkpoint.quantised, stored, options.first)
+        with in_one_line():
+            self.parameters = place(self.programs, checkpoint, progress)
+        self.memory.placed(stored)
 
     @classmethod
     def load(
@@ -119,17 +128,26 @@ class Engine:
         chunk: int | None = None,
         run_options: RunOptions | None = None,
         devices: int | None = None,
+        force: bool = False,
     ) -> Engine:
         """An engine for MODEL, on a plan's mesh and layouts or on `mesh` in layouts `prefill` and `decode`.
 
         A layout is FFN/ATTENTION, such as "wg-xyz/heads"; prefill's is decode's unless given. `dtype`,
         `weights` and `kv` are as `number_formats` has them, `chunk` and `run_options` as `EngineOptions`.
-        `devices` makes so many CPU devices where there is no accelerator. Raises InputError for wrong input.
+        `devices` makes so many CPU devices where there is no accelerator. Weights, and later each request,
+        are refused (InputError, field "memory") where they need more memory than is free, unless `force`.
+        Raises InputError for wrong input.
         """
         if plan is not None and mesh is not None:
             raise InputError("mesh", mesh, "give mesh or plan, which has a mesh of its own")
         request = EngineRequest(
-            dtype=dtype, weights=weights, kv=kv, chunk=chunk, run_options=run_options, devices=devices
+            dtype=dtype,
+            weights=weights,
+            kv=kv,
+            chunk=chunk,
+            run_options=run_options,
+            devices=devices,
+            force=force,
         )
         if plan is not None:
             placement = placement_of(plan)
@@ -145,10 +163,11 @@ class Engine:
         placement: Placement,
         request: EngineRequest,
         progress: Callable[[int, int], None] | None = None,
+        first: Asked | None = None,
     ) -> Engine:
         """An engine for a checkpoint, placed and run as asked; one that is held in int8 runs in int8.
 
-        Raises InputError as `load` does.
+        first: as `EngineOptions` has it. Raises InputError as `load` does.
         """
         devices = devices_for(placement.mesh.chips, request.devices)
         return cls(
@@ -157,7 +176,9 @@ class Engine:
             placement.prefill,
             placement.decode,
             formats=request.formats(devices[0].platform, placement, quantised=bool(checkpoint.quantised)),
-            options=EngineOptions(devices, request.run_options, request.chunk_of(placement)),
+            options=EngineOptions(
+                devices, request.run_options, request.chunk_of(placement), request.force, first
+            ),
             progress=progress,
         )
 
@@ -181,7 +202,9 @@ class Engine:
         """Float32 logits [tokens, vocabulary] of each prompt, in the prefill layout."""
         prompts = [whole_ids(ids) for ids in separate(prompts)]
         batch = self.batch(prompts)
-        found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
+        self.memory.check(AskedLogits(batch.prefill, *batch.tokens.shape))
+        with in_one_line():
+            found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
         return [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
 
     # -- generation ---------------------------------------------------------------------------------------
@@ -197,14 +220,25 @@ class Engine:
         for ids, request in zip(prompts, requests, strict=True):
             check_prompts(self.model, [ids], request.max_tokens)
             request.check_tokens(self.model.vocabulary)
-        longest = max(len(ids) for ids in prompts)
+        asked = Asked(tuple(len(ids) for ids in prompts), tuple(requests), samples)
+        self.memory.check(asked)
+        sizes = self.sizes(asked, self.chunk)
+        slots = Slots(self.programs, self.parameters, sizes.decode, sizes.count, sizes.capacity)
+        read = slots.begin(prompts, sizes.prefill, sizes.rows, sizes.chunk)
+        while not slots.advance(read):
+            pass
+        return slots, read
+
+    def sizes(self, asked: Asked, most: int | None) -> Sizes:
+        """The shapes that requests run in, with `most` tokens of a prompt read in one step."""
+        longest, samples = max(asked.lengths), asked.samples
         width = self._bucket(longest)
-        chunk = min(width, self.chunk or width)
-        rows, count = self._rows(len(prompts)), self._rows(samples)
+        chunk = min(width, most or width)
+        rows, count = self._rows(len(asked.lengths)), self._rows(samples)
         prefill = resolve(self.roles["prefill"], self.storage, self.mesh, rows, chunk)
         decode = resolve(self.roles["decode"], self.storage, self.mesh, count, 1)
         axes = [prefill.batch_axes, decode.batch_axes]
-        if len(prompts) == samples:  # they move from one split of the batch to the other
+        if len(asked.lengths) == samples:  # they move from one split of the batch to the other
             axes = [union(*axes)] * 2
         rows, count = (
             ceil_to(n, product(self.mesh.size, split)) for n, split in zip((rows, count), axes, strict=True)
@@ -213,13 +247,9 @@ class Engine:
             self.mesh.size, union(union(prefill.query_axes, prefill.new_axes), self.storage.s_axes)
         )
         chunk = ceil_to(chunk, whole)
-        ends = [len(ids) + request.max_tokens for ids, request in zip(prompts, requests, strict=True)]
+        ends = [n + request.max_tokens for n, request in zip(asked.lengths, asked.requests, strict=True)]
         capacity = ceil_to(self._bucket(max(*ends, ceil_to(longest, chunk))), whole)
-        slots = Slots(self.programs, self.parameters, decode, count, capacity)
-        read = slots.begin(prompts, prefill, rows, chunk)
-        while not slots.advance(read):
-            pass
-        return slots, read
+        return Sizes(prefill, decode, rows, chunk, longest, count, capacity)
 
     def _bucket(self, tokens: int) -> int:
         """So many tokens or up to an eighth more, so that few shapes compile; as long as the model takes."""
@@ -277,7 +307,13 @@ class Engine:
 
         Raises InputError before anything is run for a prompt or setting that the model does not take.
         """
-        return run(requests, partial(self.read, prompts, requests), self._ending)
+        pieces = run(requests, partial(self.read, prompts, requests), self._ending)
+        while True:
+            with in_one_line():
+                one = next(pieces, None)
+            if one is None:
+                return
+            yield one
 
     def _ending(self, request: Sampling) -> Ending:
         words = Numbers() if self.tokenizer is None else self.tokenizer.stream()

@@ -53,8 +53,8 @@ class EngineRequest:
     """How a model is to run, as a user says it.
 
     dtype, weights, kv: as in `number_formats`. chunk: tokens of a prompt that are read in one step, at most;
-    None for as many as are planned. devices: of the CPU, made where there is no accelerator. Raises
-    InputError for number formats that there are not.
+    None for as many as are planned. devices: of the CPU, made where there is no accelerator. force: it runs
+    whatever memory there is. Raises InputError for number formats that there are not.
     """
 
     dtype: str = "auto"
@@ -63,6 +63,7 @@ class EngineRequest:
     chunk: int | None = None
     run_options: RunOptions | None = None
     devices: int | None = None
+    force: bool = False
 
     def __post_init__(self) -> None:
         number_formats(self.dtype, self.weights, self.kv, "")

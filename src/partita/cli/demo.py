@@ -47,8 +47,9 @@ def command(
 
     checkpoint = open_checkpoint("smollm2-135m")
     ids, shown = prompt_of(checkpoint, prompt, None, None)
-    engine = load_engine(checkpoint, run, EngineRequest(dtype="f32"), ids, max_tokens)
-    (answer,), seconds = stream(engine, ids, Sampling(max_tokens=max_tokens), shown, quiet=json)
+    sampling = Sampling(max_tokens=max_tokens)
+    engine = load_engine(checkpoint, run, EngineRequest(dtype="f32"), ids, sampling)
+    (answer,), seconds = stream(engine, ids, sampling, shown, quiet=json)
     if not json:
         rate = (len(answer.tokens) - 1) / seconds["decode"]
         show(

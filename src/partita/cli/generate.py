@@ -22,18 +22,22 @@ if TYPE_CHECKING:
 
 
 def load_engine(
-    checkpoint: Checkpoint, placement: Placement, request: EngineRequest, ids: list[int], max_tokens: int
+    checkpoint: Checkpoint, placement: Placement, request: EngineRequest, ids: list[int], sampling: Sampling
 ) -> Engine:
-    """Places the weights on the mesh, once the prompt is one that the model can take.
+    """Places the weights on the mesh, once the prompt is one that the model and the memory can take.
 
     Shows progress on standard error where that is a terminal.
     """
     from partita.engine.engine import Engine
+    from partita.engine.memory import Asked
     from partita.engine.requests import check_prompts
 
-    check_prompts(checkpoint.model, [ids], max_tokens)
+    check_prompts(checkpoint.model, [ids], sampling.max_tokens)
+    first = Asked((len(ids),), (sampling,))
     with progress_bar() as tell:
-        return Engine.on(checkpoint, placement, request, lambda done, of: tell("placing weights", done, of))
+        return Engine.on(
+            checkpoint, placement, request, lambda done, of: tell("placing weights", done, of), first
+        )
 
 
 def command(
@@ -81,6 +85,7 @@ def command(
         int | None, typer.Option("--chunk", help="Most prompt tokens to read in one step.")
     ] = None,
     overlap: o.Overlap = "none",
+    force: o.Force = False,
     json: o.AsJson = False,
 ) -> None:
     """Generate text with a model split over this machine's devices."""
@@ -118,9 +123,15 @@ def command(
     if planned is not None and planned != checkpoint.model.name:
         show_note(f"the plan was made for {planned}; its mesh and layouts run {checkpoint.model.name}")
     request = EngineRequest(
-        dtype=dtype, weights=weights, kv=kv, chunk=chunk, run_options=run_options, devices=devices
+        dtype=dtype,
+        weights=weights,
+        kv=kv,
+        chunk=chunk,
+        run_options=run_options,
+        devices=devices,
+        force=force,
     )
-    engine = load_engine(checkpoint, run, request, ids, max_tokens)
+    engine = load_engine(checkpoint, run, request, ids, sampling)
     answers, seconds = stream(engine, ids, sampling, shown, quiet=json)
     if json:
         samples = [answer.as_json(shown, sampling) for answer in answers]

@@ -16,7 +16,7 @@ from partita.program import transformer
 from partita.program.ops import Pass
 from partita.program.options import RunOptions
 from partita.program.sampling import Kind, logits_of_slots
-from partita.sharding.layout import Layout
+from partita.sharding.layout import Layout, Storage
 from partita.sharding.padding import ceil_to, product, union
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
@@ -93,7 +93,7 @@ def price_step(
     ops.ledger.sequences = batch / product(sizes, layout.attn_b)
     query_axes = layout.query_axes if context is None else layout.new_axes
     queries = ceil_to(shape.queries, product(sizes, query_axes))
-    weights = sized_weights(ops, model, layout, padded)
+    weights = sized_weights(ops, model, layout.storage, padded)
     top = {name: weights.pop(name) for name, row in parameter_table(model).items() if not row.in_block}
     tokens = Sized(parse("B L"), {"B": batch, "L": queries}, "f32")
     cache = None
@@ -197,20 +197,20 @@ def _caches(model: Model, layout: Layout) -> tuple[str, ...]:
 
 
 def weight_bytes(
-    model: Model, layout: Layout, sizes: Mapping[str, Number], formats: Formats
+    model: Model, storage: Storage, sizes: Mapping[str, Number], formats: Formats
 ) -> dict[str, Number]:
     """Bytes of each parameter as stored on a chip, scales and padding included; of one layer, for those that
     every layer has."""
-    padded = {**layout.storage.padded(model, sizes), "M": 1}
-    found = sized_weights(CostOps(sizes, formats, LayerStack(0)), model, layout, padded)
+    padded = {**storage.padded(model, sizes), "M": 1}
+    found = sized_weights(CostOps(sizes, formats, LayerStack(0)), model, storage, padded)
     return {name: each.stored_bytes for name, each in found.items()}
 
 
 def sized_weights(
-    ops: CostOps, model: Model, layout: Layout, padded: Mapping[str, Number]
+    ops: CostOps, model: Model, storage: Storage, padded: Mapping[str, Number]
 ) -> dict[str, Sized]:
     """Every parameter as stored, those of the layers for one layer. An int8 matrix holds its scale."""
-    rows, shardings = parameter_table(model), layout.storage.weights(model)
+    rows, shardings = parameter_table(model), storage.weights(model)
     return {
         name: _stored(
             ops,

@@ -16,10 +16,11 @@ import numpy as np
 
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import Checkpoint
+from partita.cost.step import StepShape
 from partita.engine.devices import devices_for
 from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
-from partita.engine.memory import Asked, AskedLogits, Memory, Sizes, in_one_line
+from partita.engine.memory import Asked, AskedLogits, AskedStep, Memory, Sizes, in_one_line
 from partita.engine.parameters import place
 from partita.engine.requests import check_prompts, separate, whole_ids
 from partita.engine.slots import Prompts, Slots
@@ -107,11 +108,13 @@ class Engine:
         on = options.devices, options.run_options
         self.programs = Programs(self.model, mesh, self.storage, self.formats, *on)
         self.memory = Memory(self.programs, self.chunk, self.sizes, options.force)
-        stored = resolve(decode, self.storage, mesh, 1, 1)
-        self.memory.check_load(checkpoint.quantised, stored, options.first)
+        first = options.first
+        if isinstance(first, AskedLogits):
+            first = self._logits_step(1, first.width, first.kept_bytes)
+        self.memory.check_load(checkpoint.quantised, first)
         with in_one_line():
             self.parameters = place(self.programs, checkpoint, progress)
-        self.memory.placed(stored)
+        self.memory.placed()
 
     @classmethod
     def load(
@@ -202,10 +205,14 @@ class Engine:
         """Float32 logits [tokens, vocabulary] of each prompt, in the prefill layout."""
         prompts = [whole_ids(ids) for ids in separate(prompts)]
         batch = self.batch(prompts)
-        self.memory.check(AskedLogits(batch.prefill, *batch.tokens.shape))
+        self.memory.check(self._logits_step(*batch.tokens.shape))
         with in_one_line():
             found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
         return [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
+
+    def _logits_step(self, rows: int, width: int, kept_bytes: int = 0) -> AskedStep:
+        layout = resolve(self.roles["prefill"], self.storage, self.mesh, rows, width)
+        return AskedStep(layout, StepShape(rows, width), kept_bytes=kept_bytes)
 
     # -- generation ---------------------------------------------------------------------------------------
 

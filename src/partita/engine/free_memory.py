@@ -20,6 +20,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from partita.errors import InputError
+from partita.specs.units import format_bytes
+
+FORCE = "--force goes on all the same"
 _ROOT = Path("/")
 _DROPPED = ("inactive_file", "active_file", "slab_reclaimable")
 """What of a cgroup's memory the kernel can take back without asking."""
@@ -32,6 +36,14 @@ def host_free_bytes(root: Path = _ROOT) -> int | None:
     """
     found = [*_available(root), *_of_cgroups(root), *_of_limits(root)]
     return max(0, min(found)) if found else None
+
+
+def check_host(what: str, needed: int) -> None:
+    """Raises InputError (field "memory") where so many bytes are not free on this machine."""
+    free = host_free_bytes()
+    if free is not None and needed > free:
+        message = f"{what} needs so much, and {format_bytes(free)} are free on this machine; {FORCE}"
+        raise InputError("memory", format_bytes(needed), message)
 
 
 def device_free_bytes(devices: Sequence[Any]) -> int | None:

@@ -17,6 +17,7 @@ import jax
 from partita.cost.prediction import largest
 from partita.cost.step import StepOptions, StepShape, price_first_draw, price_step, weight_bytes
 from partita.engine import free_memory
+from partita.engine.cpu import BLOCK_FLOATS
 from partita.engine.steps import Programs
 from partita.errors import InputError, out_of_memory
 from partita.planner.infeasible import memory_text
@@ -72,11 +73,20 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class AskedLogits:
-    """Logits of every token of prompts of `width` tokens, and what the caller keeps of them on the host."""
+class AskedStep:
+    """One step alone, the draw of its tokens, and what the caller keeps on the host beside."""
 
     layout: Layout
-    rows: int
+    shape: StepShape
+    kind: Kind | None = None
+    """How tokens are drawn; None: not at all, and the logits of every token come to the host."""
+    kept_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class AskedLogits:
+    """Logits of every token of one prompt of `width` tokens at a time, and what is kept of them."""
+
     width: int
     kept_bytes: int = 0
 
@@ -114,7 +124,13 @@ class Memory:
     force: it goes on whatever there is.
     """
 
-    def __init__(self, programs: Programs, chunk: int | None, sizes_of: SizesOf, force: bool = False):
+    def __init__(
+        self,
+        programs: Programs,
+        chunk: int | None = None,
+        sizes_of: SizesOf | None = None,
+        force: bool = False,
+    ):
         self._programs, self._chunk, self._sizes_of, self._force = programs, chunk, sizes_of, force
         mine = jax.process_index()
         self._devices = [d for d in programs.device_mesh.devices.flat if d.process_index == mine]
@@ -122,32 +138,31 @@ class Memory:
 
     # -- checks -------------------------------------------------------------------------------------------
 
-    def check_load(
-        self, quantised: Collection[str], layout: Layout, asked: Asked | AskedLogits | None = None
-    ) -> None:
+    def check_load(self, quantised: Collection[str] | None, asked: Asked | AskedStep | None = None) -> None:
         """Raises InputError (field "memory") where weights, and what is asked of them first, do not fit.
 
-        quantised: names of the parameters that the checkpoint holds in int8.
+        quantised: names of the parameters that the checkpoint holds in int8; None for weights that are made
+        where they stay, and not read.
         """
 
-        def moments(formats: Formats, asked: Asked | AskedLogits | None, chunk: int | None) -> list[Moment]:
-            found = [self._loading(formats, layout, quantised)]
+        def moments(formats: Formats, asked: Asked | AskedStep | None, chunk: int | None) -> list[Moment]:
+            found = [self._loading(formats, quantised)]
             return found if asked is None else found + self._running(formats, asked, chunk)
 
         self._check(asked, moments)
 
-    def placed(self, layout: Layout) -> None:
+    def placed(self) -> None:
         """Weights are in their places: they are part of what is needed, and no longer free."""
-        self._placed = sum(self._weights(self._programs.formats, layout).values())
+        self._placed = sum(self._weights(self._programs.formats).values())
 
-    def check(self, asked: Asked | AskedLogits) -> None:
+    def check(self, asked: Asked | AskedStep) -> None:
         """Raises InputError (field "memory") where this does not fit beside the weights that are placed."""
         self._check(asked, self._running)
 
     def _check(
         self,
-        asked: Asked | AskedLogits | None,
-        moments: Callable[[Formats, Asked | AskedLogits | None, int | None], list[Moment]],
+        asked: Asked | AskedStep | None,
+        moments: Callable[[Formats, Asked | AskedStep | None, int | None], list[Moment]],
     ) -> None:
         if self._force:
             return
@@ -159,7 +174,7 @@ class Memory:
         free_memory.give_back()
         free = self._free()
 
-        def fits(formats: Formats, asked: Asked | AskedLogits | None, chunk: int | None) -> bool:
+        def fits(formats: Formats, asked: Asked | AskedStep | None, chunk: int | None) -> bool:
             return not _lacks(self._worst(moments(formats, asked, chunk)), free)
 
         short = _lacks(needed, free)
@@ -171,7 +186,7 @@ class Memory:
             raise InputError(
                 "memory",
                 format_bytes(total),
-                f"{self._programs.model.name} needs {text} {where}; {change}; --force goes on all the same",
+                f"{self._programs.model.name} needs {text} {where}; {change}; {free_memory.FORCE}",
             )
 
     def _worst(self, moments: Sequence[Moment]) -> dict[str, Parts]:
@@ -197,33 +212,34 @@ class Memory:
 
     # -- the account --------------------------------------------------------------------------------------
 
-    def _weights(self, formats: Formats, layout: Layout) -> dict[str, int]:
+    def _weights(self, formats: Formats) -> dict[str, int]:
         """Bytes of every parameter on a device, by its full name."""
         model, sizes = self._programs.model, self._programs.mesh.size
-        found = weight_bytes(model, layout, sizes, formats)
+        found = weight_bytes(model, self._programs.storage, sizes, formats)
         return {name: int(found[name.rpartition(".")[2]]) for name in all_parameters(model)}
 
-    def _loading(self, formats: Formats, layout: Layout, quantised: Collection[str]) -> Moment:
+    def _loading(self, formats: Formats, quantised: Collection[str] | None) -> Moment:
         """The moment of placing weights that takes most: all that are placed, and copies of one."""
-        weights, devices, peak, before = self._weights(formats, layout), len(self._devices), 0, 0
+        weights, devices, peak, before = self._weights(formats), len(self._devices), 0, 0
         for name, row in all_parameters(self._programs.model).items():
             own = weights[name] * devices
             in_int8 = formats.weights == "int8" and row.quantisable
-            copies = copy_bytes(row, own, in_int8, stored=name in quantised)
+            copies = own if quantised is None else copy_bytes(row, own, in_int8, stored=name in quantised)
             peak = max(peak, copies + (before if self._programs.on_cpu else -own))
             before += own
         beyond = peak - before if self._programs.on_cpu else peak
         return Moment({"weights": before // devices}, {"loading": max(0, beyond)})
 
-    def _running(
-        self, formats: Formats, asked: Asked | AskedLogits | None, chunk: int | None
-    ) -> list[Moment]:
+    def _running(self, formats: Formats, asked: Asked | AskedStep | None, chunk: int | None) -> list[Moment]:
         assert asked is not None
-        if isinstance(asked, AskedLogits):
-            step = self._price(formats, asked.layout, StepShape(asked.rows, asked.width), None)
-            logits = 4 * asked.rows * asked.width * self._programs.padded["V"]
-            host = {"programs": self._program_bytes(), "logits": logits + asked.kept_bytes}
-            return [Moment(_held(*step), host)]
+        if isinstance(asked, AskedStep):
+            logits = 4 * int(asked.shape.batch * asked.shape.queries) * self._programs.padded["V"]
+            host = {
+                "programs": self._program_bytes(),
+                "logits": asked.kept_bytes + (logits if asked.kind is None else 0),
+            }
+            return [Moment(_held(*self._price(formats, asked.layout, asked.shape, asked.kind)), host)]
+        assert self._sizes_of is not None
         return self._generating(formats, self._sizes_of(asked, chunk), asked.kind)
 
     def _generating(self, formats: Formats, sizes: Sizes, kind: Kind) -> list[Moment]:
@@ -265,7 +281,10 @@ class Memory:
             shape,
             StepOptions(kind or "greedy", all_logits=kind is None, run_options=programs.run_options),
         )
-        return int(step.weight_bytes), int(step.kv_bytes), int(step.activation_bytes)
+        held = int(step.activation_bytes)
+        if programs.on_cpu and formats.weights == "int8":
+            held += 2 * 4 * BLOCK_FLOATS  # of which one is made while another is multiplied with
+        return int(step.weight_bytes), int(step.kv_bytes), held
 
     def _program_bytes(self) -> int:
         """What the host needs to compile and keep the programs that are still to be made."""
@@ -277,8 +296,8 @@ class Memory:
 
     def _smallest_change(
         self,
-        asked: Asked | AskedLogits | None,
-        fits: Callable[[Formats, Asked | AskedLogits | None, int | None], bool],
+        asked: Asked | AskedStep | None,
+        fits: Callable[[Formats, Asked | AskedStep | None, int | None], bool],
     ) -> str:
         """The first of the changes, from the mildest, with which it fits."""
         formats = self._programs.formats
@@ -303,7 +322,7 @@ class Memory:
         self,
         asked: Asked,
         formats: Formats,
-        fits: Callable[[Formats, Asked | AskedLogits | None, int | None], bool],
+        fits: Callable[[Formats, Asked | AskedStep | None, int | None], bool],
     ) -> list[str]:
         """The most samples, tokens and prompts that fit, each of them changed alone."""
         found = []

@@ -60,7 +60,7 @@ XLA_CPU = Backend(
     results_apart=True,
     gaps=16,
     widens=True,
-    program_bytes=100_000_000,
+    program_bytes=110_000_000,
     layer_program_bytes=3_000_000,
 )
 """What XLA keeps and copies where devices are threads of one processor (jaxlib 0.10.2)."""

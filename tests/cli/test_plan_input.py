@@ -177,9 +177,7 @@ def test_a_trace_says_the_lengths_itself(partita: Partita, tmp_path: Path):
     assert (error["field"], error["value"]) == ("output", "3")
 
 
-def test_a_trace_of_ten_thousand_requests_is_planned_by_its_means_and_its_longest(
-    partita: Partita, tmp_path: Path
-):
+def test_a_trace_of_ten_thousand_requests_is_planned_by_its_means(partita: Partita, tmp_path: Path):
     """Prompts of 1 to 4,000 tokens and outputs of 1 to 100: their means and longest are the workload's."""
     requests = [(1 + 7 * i % 4000, 1 + 3 * i % 100) for i in range(10_000)]
     file = tmp_path / "trace.csv"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 
@@ -144,12 +145,7 @@ class Memory:
         quantised: names of the parameters that the checkpoint holds in int8; None for weights that are made
         where they stay, and not read.
         """
-
-        def moments(formats: Formats, asked: Asked | AskedStep | None, chunk: int | None) -> list[Moment]:
-            found = [self._loading(formats, quantised)]
-            return found if asked is None else found + self._running(formats, asked, chunk)
-
-        self._check(asked, moments)
+        self._check(asked, partial(self._from_the_start, quantised))
 
     def placed(self) -> None:
         """Weights are in their places: they are part of what is needed, and no longer free."""
@@ -158,6 +154,22 @@ class Memory:
     def check(self, asked: Asked | AskedStep) -> None:
         """Raises InputError (field "memory") where this does not fit beside the weights that are placed."""
         self._check(asked, self._running)
+
+    def needed(self, quantised: Collection[str] | None, asked: Asked | AskedStep | None) -> Parts:
+        """Bytes by part at the worst moment from the loading of the weights on, as `check_load` has it: of
+        the machine, or of a device that has memory of its own."""
+        moments = self._from_the_start(quantised, self._programs.formats, asked, self._chunk)
+        return next(iter(self._worst(moments).values()))
+
+    def _from_the_start(
+        self,
+        quantised: Collection[str] | None,
+        formats: Formats,
+        asked: Asked | AskedStep | None,
+        chunk: int | None,
+    ) -> list[Moment]:
+        found = [self._loading(formats, quantised)]
+        return found if asked is None else found + self._running(formats, asked, chunk)
 
     def _check(
         self,

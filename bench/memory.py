@@ -1,9 +1,9 @@
 """Memory that the engine says it needs beside what it takes: the peak of a whole process, case by case.
 
-Each case is a process of its own. It takes down its resident memory with JAX started and the checkpoint open,
-loads the weights, reads the prompt, fills all slots and decodes a few steps; what its peak has grown by
-is compared with what `Engine` would have refused to start without. The checkpoints are SmolLM2-135M and models
-of random numbers whose parts are large each in turn.
+Each case is a process of its own. It takes down its resident memory with JAX started and the checkpoint
+open, loads the weights, reads the prompt, fills all slots and decodes a few steps; what its peak has grown by
+is compared with what `Engine` would have refused to start without. The checkpoints are SmolLM2-135M and
+models of random numbers whose parts are large each in turn.
 
     python bench/memory.py [--only NAME] [--json memory.json]
 """
@@ -66,9 +66,7 @@ CASES = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="cases whose names start so")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--case", type=int, help=argparse.SUPPRESS)

@@ -20,7 +20,7 @@ from partita.cost.step import StepShape
 from partita.engine.devices import devices_for
 from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
-from partita.engine.memory import Asked, AskedLogits, AskedStep, Memory, Sizes, in_one_line
+from partita.engine.memory import Asked, AskedLogits, AskedStep, InOneLine, Memory, Sizes
 from partita.engine.parameters import place
 from partita.engine.requests import check_prompts, separate, whole_ids
 from partita.engine.slots import Prompts, Slots
@@ -112,7 +112,7 @@ class Engine:
         if isinstance(first, AskedLogits):
             first = self._logits_step(1, first.width, first.kept_bytes)
         self.memory.check_load(checkpoint.quantised, first)
-        with in_one_line():
+        with InOneLine():
             self.parameters = place(self.programs, checkpoint, progress)
         self.memory.placed()
 
@@ -206,7 +206,7 @@ class Engine:
         prompts = [whole_ids(ids) for ids in separate(prompts)]
         batch = self.batch(prompts)
         self.memory.check(self._logits_step(*batch.tokens.shape))
-        with in_one_line():
+        with InOneLine():
             found = np.asarray(self.programs.logits(batch.prefill)(self.parameters, batch.tokens))
         return [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
 
@@ -316,7 +316,7 @@ class Engine:
         """
         pieces = run(requests, partial(self.read, prompts, requests), self._ending)
         while True:
-            with in_one_line():
+            with InOneLine():
                 one = next(pieces, None)
             if one is None:
                 return

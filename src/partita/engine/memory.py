@@ -9,7 +9,6 @@ an accelerator has memory of its own. Takes no memory itself, and starts nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -294,7 +293,7 @@ class Memory:
             StepOptions(kind or "greedy", all_logits=kind is None, run_options=programs.run_options),
         )
         held = int(step.activation_bytes)
-        if programs.on_cpu and formats.weights == "int8":
+        if programs.on_cpu and "int8" in (formats.weights, formats.kv):
             held += 2 * 4 * BLOCK_FLOATS  # of which one is made while another is multiplied with
         return int(step.weight_bytes), int(step.kv_bytes), held
 
@@ -375,18 +374,20 @@ def copy_bytes(row: Parameter, placed: int, in_int8: bool, stored: bool = False)
     return max(2 * numbers if by_rows else 9 * numbers, numbers + 2 * placed)
 
 
-@contextmanager
-def in_one_line() -> Iterator[None]:
-    """What JAX or NumPy raises where there is no more memory becomes one InputError (field "memory")."""
-    short = None
-    try:
-        yield
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        short = out_of_memory(error)
-        if short is None:
-            raise
-    if short is not None:  # outside of the handler: the first error would keep alive all that had been taken
-        raise short
+class InOneLine:
+    """While it lasts, what JAX or NumPy raises where there is no more memory becomes one InputError (field
+    "memory")."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
+        if isinstance(error, MemoryError | jax.errors.JaxRuntimeError):
+            short = out_of_memory(error)
+            if short is not None:
+                del frames  # they would keep alive all that had been taken
+                error.__traceback__ = None
+                raise short from None
 
 
 def _cheaper(formats: Formats) -> Iterator[tuple[str, Formats]]:

@@ -196,7 +196,7 @@ def test_prompts_come_into_slots_in_place(layout: str, formats: Formats):
     decode = resolve(roles, programs.storage, mesh, 32, 1)
     cache = programs.cache(decode, 32, 256)
     ints = jax.ShapeDtypeStruct((32,), np.int32)
-    run = programs.insert(prefill, decode, 256)
+    run: Any = programs.insert(prefill, decode, 256)
     given = (cache, programs.cache(prefill, 4, 16), jax.ShapeDtypeStruct((4,), np.int32), ints, ints)
     found = run.lower(*given).compile().memory_analysis()
     size = sum(

@@ -16,7 +16,6 @@ import numpy as np
 
 from partita.checkpoints.open import open_checkpoint
 from partita.checkpoints.protocol import Checkpoint
-from partita.cost.step import StepShape
 from partita.engine.devices import devices_for
 from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
@@ -28,6 +27,7 @@ from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
 from partita.errors import InputError
 from partita.planner.plan import Plan
+from partita.planner.run_memory import StepShape
 from partita.planner.saved import SavedPlan
 from partita.program.options import RunOptions
 from partita.sharding.layout import Layout, plan_storage, resolve

@@ -1,6 +1,6 @@
 """What a run takes of the memory that there is, before it takes it; and the refusal that says so in one line.
 
-The bytes are those of the cost model (`price_step`), for the shapes that the engine is about to run, and what
+The bytes are those of the cost model (`Account`), for the shapes that the engine is about to run, and what
 the host needs beside: copies while weights are placed, compiled programs, how often penalised slots wrote
 each token. CPU devices share the machine's memory, so there the needs of all devices and of the host add up;
 an accelerator has memory of its own. Takes no memory itself, and starts nothing.
@@ -14,13 +14,12 @@ from functools import partial
 
 import jax
 
-from partita.cost.prediction import largest
-from partita.cost.step import StepOptions, StepShape, price_first_draw, price_step, weight_bytes
 from partita.engine import free_memory
 from partita.engine.cpu import BLOCK_FLOATS
 from partita.engine.steps import Programs
 from partita.errors import InputError, out_of_memory
 from partita.planner.infeasible import memory_text
+from partita.planner.run_memory import Account, Held, StepShape, largest
 from partita.program.sampling import KINDS, Kind, needs
 from partita.sharding.layout import Layout
 from partita.sharding.padding import product
@@ -225,9 +224,12 @@ class Memory:
 
     def _weights(self, formats: Formats) -> dict[str, int]:
         """Bytes of every parameter on a device, by its full name."""
-        model, sizes = self._programs.model, self._programs.mesh.size
-        found = weight_bytes(model, self._programs.storage, sizes, formats)
-        return {name: int(found[name.rpartition(".")[2]]) for name in all_parameters(model)}
+        found = self._account(formats).weights(self._programs.storage)
+        return {name: found[name.rpartition(".")[2]] for name in all_parameters(self._programs.model)}
+
+    def _account(self, formats: Formats) -> Account:
+        programs = self._programs
+        return Account(programs.model, programs.mesh, formats, programs.run_options)
 
     def _loading(self, formats: Formats, quantised: Collection[str] | None) -> Moment:
         """The moment of placing weights that takes most: all that are placed, and copies of one."""
@@ -263,39 +265,26 @@ class Memory:
         per_slot = slots * product(self._programs.mesh.size, sizes.decode.attn_b) // sizes.count
         widens = self._programs.run_options.backend.widens and formats.kv == "bf16"
         moved = per_slot * (4 if widens else 1) + per_slot * sizes.rows * sizes.room // sizes.capacity
-        draw = price_first_draw(
-            *(self._programs.model, sizes.prefill, sizes.decode, self._programs.mesh.size, formats),
-            **{"batch": sizes.rows, "slots": sizes.count, "kind": kind},
-        )
+        draw = self._account(formats).first_draw(sizes.prefill, sizes.decode, sizes.rows, sizes.count, kind)
         # a prompt that is read in chunks moves to a cache twice as large when it needs one
         grown = prompts // 2 if long else 0
         host = {"programs": self._program_bytes()}
         if kind == "full":  # prompt, output and bias of each token, as they are, as they are sent, and there
             host["penalties"] = 3 * 3 * 4 * sizes.count * self._programs.padded["V"]
-        inserting = max(moved, int(draw.held_bytes))
+        inserting = max(moved, draw)
         return [
             Moment(_held(weights, prompts, max(reading, grown)), host),
             Moment(_held(weights, prompts + slots, inserting), host),
             Moment(_held(weights, slots, decoding), host),
         ]
 
-    def _price(
-        self, formats: Formats, layout: Layout, shape: StepShape, kind: Kind | None
-    ) -> tuple[int, int, int]:
-        """Bytes of weights, cache and activations on a device in one step; kind None: all logits."""
-        programs = self._programs
-        step = price_step(
-            programs.model,
-            layout,
-            programs.mesh.size,
-            formats,
-            shape,
-            StepOptions(kind or "greedy", all_logits=kind is None, run_options=programs.run_options),
-        )
-        held = int(step.activation_bytes)
-        if programs.on_cpu and "int8" in (formats.weights, formats.kv):
-            held += 2 * 4 * BLOCK_FLOATS  # of which one is made while another is multiplied with
-        return int(step.weight_bytes), int(step.kv_bytes), held
+    def _price(self, formats: Formats, layout: Layout, shape: StepShape, kind: Kind | None) -> Held:
+        """A step on a device; kind None: with all logits."""
+        held = self._account(formats).step(layout, shape, kind)
+        if self._programs.on_cpu and "int8" in (formats.weights, formats.kv):
+            # a block is made while another is multiplied with
+            return held._replace(activations=held.activations + 2 * 4 * BLOCK_FLOATS)
+        return held
 
     def _program_bytes(self) -> int:
         """What the host needs to compile and keep the programs that are still to be made."""
@@ -382,12 +371,13 @@ class InOneLine:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
-        if isinstance(error, MemoryError | jax.errors.JaxRuntimeError):
-            short = out_of_memory(error)
-            if short is not None:
-                del frames  # they would keep alive all that had been taken
-                error.__traceback__ = None
-                raise short from None
+        if not isinstance(error, MemoryError | jax.errors.JaxRuntimeError):
+            return
+        short = out_of_memory(error)
+        if short is not None:
+            del frames  # they would keep alive all that had been taken
+            error.__traceback__ = None
+            raise short from None
 
 
 def _cheaper(formats: Formats) -> Iterator[tuple[str, Formats]]:

@@ -1,5 +1,7 @@
 """The error that a user's mistake raises, and that of a model whose numbers are not finite."""
 
+import re
+
 
 class InputError(ValueError):
     """Wrong input: names the field, the value given and, in the message, what would be accepted.
@@ -24,3 +26,14 @@ class NotFiniteError(ArithmeticError):
     def __init__(self, model: str, message: str):
         super().__init__(f"model: {model}: {message}")
         self.field, self.value, self.message = "model", model, message
+
+
+def out_of_memory(error: BaseException) -> InputError | None:
+    """What NumPy or JAX raises where there is no more memory, in one line; None for any other error."""
+    if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+        return None
+    found = re.search(r"allocat\w* ([\d.]+ ?\w+)", str(error))
+    size = "the request" if found is None else found[1]
+    size = f"{int(size):,} bytes" if size.isdecimal() else size
+    message = "more than there is; request fewer tokens or samples, or give more memory or devices"
+    return InputError("memory", size, message)

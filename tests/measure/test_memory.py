@@ -17,6 +17,7 @@ from partita.specs.formats import Formats
 from partita.specs.model import Model
 
 F32 = Formats(weights="f32", activations="f32", kv="f32")
+BF16 = Formats.all_in("bf16")
 INT8 = Formats(weights="int8", activations="f32", kv="int8")
 QUICK = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
 """Machine code is never run; which buffers there are is settled before it is made."""
@@ -63,6 +64,8 @@ CASES = [
     Case("parallel", "ws1d/heads", "prefill", 8, 128, chips=1),
     Case("wide", "ws1d/heads", "chunk", 1, 128, 2048, chips=1),
     Case("windowed", "ws1d/heads", "prefill", 1, 512, chips=1),
+    Case("smollm2", "ws1d/heads", "prefill", 1, 512, chips=1, formats=BF16),
+    Case("smollm2", "ws1d/heads", "decode", 32, 1, 512, chips=1, formats=BF16),
     Case("grouped", "ws1d/heads", "prefill", 8, 128, chips=1, formats=INT8),
     Case("grouped", "ws1d/heads", "decode", 8, 1, 2048, chips=1, formats=INT8),
     Case("grouped", "ws1d/heads", "prefill", 8, 128),

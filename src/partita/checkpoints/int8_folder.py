@@ -60,6 +60,13 @@ def write_int8(
     return sum(tensor.bytes for tensor in tensors)
 
 
+def most_bytes(checkpoint: Checkpoint) -> int:
+    """Bytes of memory that writing takes, at most: of the parameter that takes most, each number of it in
+    float32 as it is stored, in float32 as it is divided by its scale, and in int8."""
+    rows = all_parameters(checkpoint.model)
+    return max(9 * row.count if row.quantisable and not _by_rows(row) else 0 for row in rows.values())
+
+
 def _tensors(
     checkpoint: Checkpoint, dtype: str, progress: Callable[[int, int], None] | None
 ) -> list[TensorToWrite]:
@@ -107,10 +114,15 @@ def _quantised(checkpoint: Checkpoint, row: Parameter, tell: Callable[[], None])
     ]
 
 
+def _by_rows(row: Parameter) -> bool:
+    """Whether each row is a channel."""
+    return row.channels == row.dims[0]
+
+
 def _blocks(row: Parameter) -> Iterator[Index]:
     """Indices that together are the parameter: blocks of rows where each row is a channel, else all of it."""
     shape = row.shape
-    if row.channels != row.dims[0]:
+    if not _by_rows(row):
         yield (slice(None),) * len(shape)
         return
     rows = max(1, _BLOCK * shape[0] // max(1, row.count))

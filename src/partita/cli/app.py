@@ -9,7 +9,6 @@ import errno
 import json
 import math
 import os
-import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ import typer
 
 from partita.cli import stopping
 from partita.cli.usage import usage_error
-from partita.errors import InputError, NotFiniteError
+from partita.errors import InputError, NotFiniteError, out_of_memory
 
 _COMMANDS = {
     "plan": "plan:command",
@@ -109,8 +108,8 @@ def _outcome(arguments: list[str]) -> int:
             return _stopped()
         if os.environ.get("PARTITA_TRACEBACK"):
             raise
-        if "RESOURCE_EXHAUSTED" in str(error):
-            return _refuse(_too_large(error), arguments)
+        if (short := out_of_memory(error)) is not None:
+            return _refuse(short, arguments)
         text = " ".join(f"{type(error).__name__}: {error}".split())
         print(f"internal error: {text} (PARTITA_TRACEBACK=1 shows where)", file=sys.stderr)
         return 1
@@ -122,14 +121,6 @@ def _stopped() -> int:
     if stopping.asked is None:
         print("stopped", file=sys.stderr)
     return 128 + (stopping.asked or signal.SIGINT)
-
-
-def _too_large(error: Exception) -> InputError:
-    """What JAX says where a device has no more memory."""
-    found = re.search(r"allocating (\d+) bytes", str(error))
-    size = f"{int(found[1]):,} bytes" if found else "the request"
-    message = "more than a device has; request fewer tokens or samples, or give more devices"
-    return InputError("memory", size, message)
 
 
 def _refuse(error: InputError | NotFiniteError, arguments: list[str]) -> int:

@@ -25,22 +25,20 @@ if TYPE_CHECKING:
 def load_engine(
     checkpoint: Checkpoint, placement: Placement, request: EngineRequest, ids: list[int], sampling: Sampling
 ) -> Engine:
-    """Places the weights on the mesh, once the prompt is one that the model can take.
+    """Places the weights on the mesh, once the prompt is one that the model and the memory can take.
 
     Shows progress on standard error where that is a terminal.
     """
     from partita.engine.engine import Engine
+    from partita.engine.memory import Asked
     from partita.engine.requests import check_prompts, fitted
 
-    max_tokens = fitted(checkpoint.model, len(ids), sampling).max_tokens
-    check_prompts(checkpoint.model, [ids], max_tokens)
+    sampling = fitted(checkpoint.model, len(ids), sampling)
+    check_prompts(checkpoint.model, [ids], sampling.max_tokens)
+    first = Asked((len(ids),), (sampling,))
     with progress_bar() as tell:
         return Engine.on(
-            checkpoint,
-            placement,
-            request,
-            lambda done, of: tell("placing weights", done, of),
-            expected=([len(ids)], [len(ids) + max_tokens]),
+            checkpoint, placement, request, lambda done, of: tell("placing weights", done, of), first
         )
 
 
@@ -93,6 +91,7 @@ def command(
         str, typer.Option("--draft", help="n-gram drafts: off, ngram, or auto (verified where that pays).")
     ] = "auto",
     overlap: o.Overlap = "none",
+    force: o.Force = False,
     json: o.AsJson = False,
 ) -> None:
     """Generate text with a model split over this machine's devices."""
@@ -141,6 +140,7 @@ def command(
         run_options=run_options,
         devices=devices,
         draft=check_draft(draft),
+        force=force,
     )
     if (error := checkpoint.tokenizer_error) is not None:
         show_note(f"the tokenizer is not understood, so the text is shown as token ids ({error})")

@@ -49,6 +49,7 @@ PlanFile = Annotated[str | None, typer.Option("--plan", help="A plan.json, whose
 Devices = Annotated[
     int | None, typer.Option("--devices", help="CPU devices to create where there is no accelerator.")
 ]
+Force = Annotated[bool, typer.Option("--force", help="Go on where there seems to be too little memory.")]
 Overlap = Annotated[str, typer.Option("--overlap", help=OVERLAP_HELP)]
 Batch = Annotated[int, typer.Option("--batch", help="Sequences.")]
 Context = Annotated[int | None, typer.Option("--context", help="Tokens in the cache, in a decode step.")]

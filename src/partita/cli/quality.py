@@ -43,6 +43,7 @@ def command(
     devices: o.Devices = None,
     ffn: o.Ffn = "ws2d",
     attention: o.Attention = "heads",
+    force: o.Force = False,
     json: o.AsJson = False,
 ) -> None:
     """Measure what number formats cost a model: logit error, agreement and perplexity on a text."""
@@ -68,7 +69,9 @@ def command(
     parts = windows_of(words, checkpoint.tokenizer, checkpoint.model.max_context, tokens, window)
     check_prompts(checkpoint.model, parts)
     with progress_bar() as tell:
-        found = list(measure(checkpoint, parts, kinds, shape, roles, devices=chosen, progress=tell))
+        found = list(
+            measure(checkpoint, parts, kinds, shape, roles, devices=chosen, progress=tell, force=force)
+        )
     rows = list(zip(["f32", *names], [formats_named("f32"), *kinds], found, strict=True))
     if json:
         conditions = {

@@ -20,12 +20,13 @@ def command(
     dtype: Annotated[
         str, typer.Option("--dtype", help="Format of norms, biases and positions: bf16 or f32.")
     ] = "bf16",
+    force: o.Force = False,
     json: o.AsJson = False,
 ) -> None:
     """Write a model's weights in int8, as a folder that every command takes for MODEL."""
     if dtype not in ("bf16", "f32"):
         raise InputError("dtype", dtype, "accepted are bf16, f32")
-    from partita.checkpoints.int8_folder import check_out, write_int8
+    from partita.checkpoints.int8_folder import check_out, most_bytes, write_int8
 
     place = Path(os.path.expanduser(out))
     check_out(place)
@@ -34,6 +35,10 @@ def command(
     checkpoint = open_checkpoint(model)
     if (error := checkpoint.tokenizer_error) is not None:
         show_note(f"the tokenizer is not understood, so none is written ({error})")
+    if not force:
+        from partita.engine.free_memory import check_host
+
+        check_host(f"quantising {checkpoint.model.name}", most_bytes(checkpoint))
     start = time.perf_counter()
     with progress_bar() as tell:
         size = write_int8(checkpoint, place, dtype, lambda done, of: tell("quantising", done, of))

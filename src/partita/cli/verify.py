@@ -52,6 +52,7 @@ def command(
     seconds: Annotated[
         float, typer.Option("--seconds", help="With --clock: seconds of timing, compiling not included.")
     ] = 60.0,
+    force: o.Force = False,
     json: o.AsJson = False,
 ) -> None:
     """Compare the bytes or times that the cost model predicts with those of the compiled program."""
@@ -69,7 +70,9 @@ def command(
             return o.read_placement(plan, given, None, ffn, attention, prefill_ffn, prefill_attention)
 
         one = layout if named else None
-        asked = Clocking(model, on, mesh, one, batch, prompt, context, dtype, devices, layouts, seconds)
+        asked = Clocking(
+            model, on, mesh, one, batch, prompt, context, dtype, devices, layouts, seconds, force
+        )
         clocked(asked, json=json)
         return
     if on is not None:

@@ -38,6 +38,7 @@ class Clocking:
     devices: int | None
     layouts: int
     seconds: float
+    force: bool = False
 
 
 def clocked(asked: Clocking, *, json: bool) -> None:
@@ -50,7 +51,7 @@ def clocked(asked: Clocking, *, json: bool) -> None:
     from partita.measure.clock import clock
 
     with progress_bar() as progress:
-        phases = clock(predictions, devices, asked.seconds, progress)
+        phases = clock(predictions, devices, asked.seconds, progress, asked.force)
     if json:
         show_json(as_json(setting, phases))
         return

@@ -19,7 +19,7 @@ from partita.cost.collective_matmul import permutations, split_dot
 from partita.cost.ledger import Entry, Ledger, Loop, Sized
 from partita.cost.live_memory import STORED, LiveMemory
 from partita.cost.local_sizes import LocalSizes
-from partita.cost.number import Amount, Number, part_of, quotient
+from partita.cost.number import Amount, Number, larger, part_of, quotient
 from partita.cost.sampling import DrawCosts
 from partita.program.ops import Product, Seen
 from partita.program.options import RunOptions, gather_step, name_of, scatter_step
@@ -49,6 +49,7 @@ class CostOps(DrawCosts):
         super().__init__(local, LiveMemory(local, self.ledger, self.run_options.backend))
         self.formats, self.stack = formats, stack
         self.cache_bytes: Number = 0  # kept by all layers, once they have run
+        self.layer_cache_bytes: Number = 0  # by the layer that keeps most
         self._window: int | None = None  # of the layers that are run
         self._free_permutes = free_permutes
         self._scopes: list[str] = []
@@ -314,6 +315,7 @@ class CostOps(DrawCosts):
             further = 0 if cache is None else earlier  # a cache has room for what a later query does not see
             size = sum(cached_bytes(self.local, self._recent(part, further)) for part in kept)
             self.cache_bytes = self.cache_bytes + size * kind.count
+            self.layer_cache_bytes = larger(size, self.layer_cache_bytes)
         self._repeat, self._window = 1, None
         return found
 

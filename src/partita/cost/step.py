@@ -16,7 +16,7 @@ from partita.program import transformer
 from partita.program.ops import Pass
 from partita.program.options import RunOptions
 from partita.program.sampling import Kind, logits_of_slots
-from partita.sharding.layout import Layout
+from partita.sharding.layout import Layout, Storage
 from partita.sharding.padding import ceil_to, product, union
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
@@ -95,7 +95,7 @@ def price_step(
     ops.ledger.sequences = batch / product(sizes, layout.attn_b)
     query_axes = layout.query_axes if context is None else layout.new_axes
     queries = ceil_to(shape.queries, product(sizes, query_axes))
-    weights = sized_weights(ops, model, layout, padded)
+    weights = sized_weights(ops, model, layout.storage, padded)
     top = {name: weights.pop(name) for name, row in parameter_table(model).items() if not row.in_block}
     tokens = Sized(parse("B L"), {"B": batch, "L": queries}, "f32")
     cache = None
@@ -121,6 +121,12 @@ def price_step(
             ops.ledger.held_bytes = ops.ledger.held_bytes + ops.local.bytes(logits)
     # beside the residual tokens and positions, which every chip has whole
     held = ops.ledger.held_bytes + backend.residuals * ops.local.bytes(residual) + 2 * ops.local.bytes(tokens)
+    held = backend.with_gaps(held)
+    if backend.widens and formats.activations == "bf16":
+        wide = formats.model_copy(update={"activations": "f32", "reduce": "f32"})
+        held = price_step(model, layout, sizes, wide, shape, options, part).activation_bytes
+    elif backend.widens and formats.kv == "bf16":
+        held = held + 2 * ops.layer_cache_bytes
     return Step(
         ledger=ops.ledger,
         batch=batch,
@@ -129,7 +135,7 @@ def price_step(
         weight_bytes=sum(top[name].stored_bytes for name in _ends(model, part))
         + part.layers * sum(w.stored_bytes for w in weights.values()),
         kv_bytes=ops.cache_bytes,
-        activation_bytes=backend.with_gaps(held),
+        activation_bytes=held,
     )
 
 
@@ -172,17 +178,19 @@ def price_first_draw(
     formats: Formats,
     *,
     batch: Number,
+    slots: Number | None = None,
+    kind: Kind = "greedy",
 ) -> Ledger:
-    """Prices the likeliest first token of every slot of decode's layout, one for each prompt, from the logits
-    that a prefill step in `source` gave."""
+    """Prices the first token of every one of `slots` of decode's layout, as a rule one for each of a `batch`
+    of prompts, from the logits that a prefill step in `source` gave."""
     ops = CostOps(sizes, formats, LayerStack(0))
     vocabulary = target.storage.padded(model, sizes)["V"]
     logits = Sized(
         parse(transformer.logits_sharding(source)), {"B": batch, "L": 1, "V": vocabulary}, "f32", "f32"
     )
-    rows = Sized(parse("B"), {"B": batch}, "f32")
+    rows = Sized(parse("B"), {"B": batch if slots is None else slots}, "f32")
     own = logits_of_slots(ops, logits, rows, transformer.logits_sharding(target))
-    price_draw(ops, own, model.vocabulary, "greedy")
+    price_draw(ops, own, model.vocabulary, kind)
     return ops.ledger
 
 
@@ -191,11 +199,21 @@ def _caches(model: Model, layout: Layout) -> tuple[str, ...]:
     return (layout.keys, layout.cache) if model.latent is None else (layout.latent_cache,)
 
 
+def weight_bytes(
+    model: Model, storage: Storage, sizes: Mapping[str, Number], formats: Formats
+) -> dict[str, Number]:
+    """Bytes of each parameter as stored on a chip, scales and padding included; of one layer, for those that
+    every layer has."""
+    padded = {**storage.padded(model, sizes), "M": 1}
+    found = sized_weights(CostOps(sizes, formats, LayerStack(0)), model, storage, padded)
+    return {name: each.stored_bytes for name, each in found.items()}
+
+
 def sized_weights(
-    ops: CostOps, model: Model, layout: Layout, padded: Mapping[str, Number]
+    ops: CostOps, model: Model, storage: Storage, padded: Mapping[str, Number]
 ) -> dict[str, Sized]:
     """Every parameter as stored, those of the layers for one layer. An int8 matrix holds its scale."""
-    rows, shardings = parameter_table(model), layout.storage.weights(model)
+    rows, shardings = parameter_table(model), storage.weights(model)
     return {
         name: _stored(
             ops,

@@ -174,13 +174,25 @@ def into_slots(
     """The cache of slots, keys or values, with `rows` [n] of others', whose B is whole, in `slots` [n].
 
     offset: number of this device's first slot; slots of other devices, and those below zero, are left out.
+    A row may have fewer places than a slot, whose others become zeros. One slot is written after the other,
+    in place: all at once, XLA would first make a copy of the whole cache.
     """
     count = cache.value.shape[0]
     own = slots - offset
-    own = jnp.where((slots >= 0) & (own >= 0) & (own < count), own, count)
+    here = (slots >= 0) & (own >= 0) & (own < count)
+    own = jnp.clip(own, 0, count - 1)
+    until = jnp.max(jnp.where(here, jnp.arange(1, len(slots) + 1), 0))  # as a rule few, and first
 
     def put(old: jax.Array, new: jax.Array) -> jax.Array:
-        return old.at[own].set(new[rows], mode="drop")
+        further = [(0, 0, 0)] + [(0, n - m, 0) for n, m in zip(old.shape[1:], new.shape[1:], strict=True)]
+
+        def one(number: jax.Array, old: jax.Array) -> jax.Array:
+            row = jax.lax.dynamic_index_in_dim(new, rows[number])
+            row = jax.lax.pad(row, jnp.zeros((), row.dtype), further)
+            found = jnp.where(here[number], row, jax.lax.dynamic_index_in_dim(old, own[number]))
+            return jax.lax.dynamic_update_index_in_dim(old, found, own[number], 0)
+
+        return jax.lax.fori_loop(0, until, one, old)
 
     value = put(cache.value, part.value)
     if cache.scale is None or part.scale is None:

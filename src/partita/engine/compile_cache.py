@@ -37,11 +37,11 @@ def keep_compiled() -> Path | None:
     Does nothing the second time. To be called before the process compiles what is to be kept.
     """
     own = _own_folder()
-    if own is None or jax.config.jax_compilation_cache_dir not in (None, str(own)):
+    if own is None or jax.config.values["jax_compilation_cache_dir"] not in (None, str(own)):
         return None
-    if jax.config.jax_compilation_cache_dir == str(own):
+    if jax.config.values["jax_compilation_cache_dir"] == str(own):
         return own
-    if not jax.config.jax_enable_compilation_cache or not _usable(own):
+    if not jax.config.values["jax_enable_compilation_cache"] or not _usable(own):
         return None
     with contextlib.suppress(OSError):
         tidy(own)
@@ -57,7 +57,7 @@ def keep_compiled() -> Path | None:
 @contextlib.contextmanager
 def compiled_anew() -> Iterator[None]:
     """Everything is compiled here: for what reads a compiled program rather than runs it."""
-    own = jax.config.jax_compilation_cache_dir
+    own = jax.config.values["jax_compilation_cache_dir"]
     if own is None:
         yield
         return

@@ -21,8 +21,8 @@ from jax.typing import ArrayLike
 from partita.engine.matmul import dims_of, dot
 
 SPARING = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
-"""Compiler options of a step that gathers weights: it else starts with those of all layers, and so holds the
-whole model."""
+"""Compiler options of a step that gathers weights, or makes floats of bfloat16 keys and values: it else
+starts with those of all layers, and so holds the whole model, or twice the cache beside it."""
 
 BLOCK_FLOATS = 2**20
 """How many numbers of an int8 matrix are floats at a time, at most: few enough for a cache."""

@@ -29,7 +29,7 @@ def devices_for(count: int, ask: int | None = None) -> list:
         raise InputError("devices", ask or count, f"up to {_MOST} devices are accepted")
     if ask is not None and ask != count:
         raise InputError("mesh", f"{count} chips", f"the mesh's size must be the device count, {ask}")
-    if jax.config.jax_num_cpu_devices == -1 and _FLAG not in os.environ.get("XLA_FLAGS", ""):
+    if jax.config.values["jax_num_cpu_devices"] == -1 and _FLAG not in os.environ.get("XLA_FLAGS", ""):
         with contextlib.suppress(RuntimeError):  # JAX runs already
             jax.config.update("jax_num_cpu_devices", count)
     found = jax.devices()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,16 @@ from partita.engine.devices import devices_for
 from partita.engine.drafting import WIDTH, Draft, Drafter, Pace, check_draft
 from partita.engine.generation import Completion, Written, completions, run
 from partita.engine.load import EngineRequest, Placement, placement_of, placement_on
+from partita.engine.memory import Asked, AskedLogits, AskedStep, InOneLine, Memory
 from partita.engine.not_finite import first_not_finite
 from partita.engine.parameters import place
 from partita.engine.requests import check_prompts, fitted, separate, whole_ids
-from partita.engine.shapes import Capacity, Reading, StepShapes
+from partita.engine.shapes import Capacity, Reading, StepShapes, StepSizes
 from partita.engine.slots import Prompts, Slots
 from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
 from partita.errors import InputError, NotFiniteError
+from partita.planner.run_memory import StepShape
 from partita.program.options import RunOptions
 from partita.sharding.layout import Layout, plan_storage, resolve
 from partita.sharding.mesh import Mesh
@@ -71,7 +73,9 @@ class EngineOptions:
     devices: as many as the mesh has, by default the first that JAX knows. chunk: tokens of a prompt that are
     read in one step, at most; None for as many as are fast. capacity: what one set of compiled steps is for.
     draft: whether a step verifies drafted tokens (`drafting.Draft`). chip: its peaks price such a step until
-    some have been timed; by default those of the catalogue's CPU.
+    some have been timed; by default those of the catalogue's CPU. force: it runs whatever memory there is.
+    first: what it is loaded for, where that is known; it must fit beside the weights before these are placed,
+    and the steps it needs are compiled meanwhile.
     """
 
     devices: Sequence[Any] | None = None
@@ -80,6 +84,8 @@ class EngineOptions:
     capacity: Capacity = field(default_factory=Capacity)
     draft: Draft = "auto"
     chip: Chip | None = None
+    force: bool = False
+    first: Asked | AskedLogits | None = None
 
 
 class Engine:
@@ -108,16 +114,12 @@ class Engine:
         formats: Formats | None = None,
         options: EngineOptions = EngineOptions(),
         progress: Callable[[int, int], None] | None = None,
-        expected: tuple[Sequence[int], Sequence[int]] | None = None,
     ):
         """Places the weights once, where decode keeps them, for both phases; float32 unless formats are
-        given.
-
-        expected: tokens of prompts that will be asked, and tokens with their output; what these need is
-        compiled meanwhile.
-        """
+        given. Raises InputError (field "memory") where there is too little of it."""
         self.chunk = None if options.chunk is None else whole_number("chunk", options.chunk)
-        self.draft, self.chip = check_draft(options.draft), options.chip
+        self.draft: Draft = check_draft(options.draft)
+        self.chip = options.chip
         self.model, self.mesh = checkpoint.model, mesh
         self.tokenizer_error = checkpoint.tokenizer_error
         """Why there is no `tokenizer`, where the checkpoint's is not understood: text is token ids then."""
@@ -139,14 +141,23 @@ class Engine:
             options.chunk,
             step_tokens=_STEP_TOKENS[self.programs.on_cpu],
         )
-        jobs = [] if expected is None else jobs_of(self.programs, self.shapes, *expected)
+        self.memory = Memory(self.programs, self.chunk, self.sizes, options.force)
+        first = options.first
+        if isinstance(first, AskedLogits):
+            first = self._logits_step(1, first.width, first.kept_bytes)
+        self.memory.check_load(checkpoint.quantised, first)
+        jobs = []
+        if isinstance(first, Asked):
+            jobs = jobs_of(self.programs, self.shapes, first.lengths, first.ends)
         self._compiling = Compiling(jobs)
         try:
             self.eos_ids = checkpoint.eos_ids  # tries the chat template, while steps are compiled
-            self.parameters = place(self.programs, checkpoint, progress)
+            with InOneLine():
+                self.parameters = place(self.programs, checkpoint, progress)
         except BaseException:
             self._compiling.give_up()
             raise
+        self.memory.placed()
 
     @classmethod
     def load(
@@ -165,13 +176,15 @@ class Engine:
         devices: int | None = None,
         capacity: Capacity | None = None,
         draft: Draft = "auto",
+        force: bool = False,
     ) -> Engine:
         """An engine for MODEL, on a plan's mesh and layouts or on `mesh` in layouts `prefill` and `decode`.
 
         A layout is FFN/ATTENTION, such as "wg-xyz/heads"; prefill's is decode's unless given. `dtype`,
         `weights` and `kv` are as `number_formats` has them, `chunk`, `run_options`, `capacity` and `draft`
-        as `EngineOptions`. `devices` makes so many CPU devices where there is no accelerator. Raises
-        InputError for wrong input.
+        as `EngineOptions`. `devices` makes so many CPU devices where there is no accelerator. Weights, and
+        later each request, are refused (InputError, field "memory") where they need more memory than is free,
+        unless `force`. Raises InputError for wrong input.
         """
         if plan is not None and mesh is not None:
             raise InputError("mesh", mesh, "give mesh or plan, which has a mesh of its own")
@@ -184,6 +197,7 @@ class Engine:
             devices=devices,
             capacity=capacity,
             draft=draft,
+            force=force,
         )
         if plan is not None:
             placement = placement_of(plan)
@@ -200,11 +214,11 @@ class Engine:
         placement: Placement,
         request: EngineRequest,
         progress: Callable[[int, int], None] | None = None,
-        expected: tuple[Sequence[int], Sequence[int]] | None = None,
+        first: Asked | None = None,
     ) -> Engine:
         """An engine for a checkpoint, placed and run as asked; one that is held in int8 runs in int8.
 
-        expected: see `Engine`. Raises InputError as `load` does.
+        first: as `EngineOptions` has it. Raises InputError as `load` does.
         """
         keep_compiled()
         devices, planned = devices_for(placement.mesh.chips, request.devices), placement.plan
@@ -221,9 +235,10 @@ class Engine:
                 request.capacity or Capacity(),
                 request.draft,
                 planned and planned.setting.cluster.chip,
+                request.force,
+                first,
             ),
             progress=progress,
-            expected=expected,
         )
 
     def batch(self, prompts: Sequence[Sequence[int]]) -> Batch:
@@ -249,8 +264,10 @@ class Engine:
         """
         prompts = [whole_ids(ids) for ids in separate(prompts)]
         batch = self.batch(prompts)
-        run = self.programs.logits(batch.prefill)
-        found = np.asarray(run(self.parameters, batch.tokens, batch.lengths))
+        self.memory.check(self._logits_step(*batch.tokens.shape))
+        with InOneLine():
+            run = self.programs.logits(batch.prefill)
+            found = np.asarray(run(self.parameters, batch.tokens, batch.lengths))
         logits = [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
         for number, each in enumerate(logits):
             if (bad := np.flatnonzero(~np.isfinite(each).all(axis=1))).size:
@@ -260,6 +277,10 @@ class Engine:
     def warm(self) -> None:
         """Compiles all that requests within the capacity will run, so that none of them waits for it."""
         Compiling(closed_jobs(self.programs, self.shapes)).wait()
+
+    def _logits_step(self, rows: int, width: int, kept_bytes: int = 0) -> AskedStep:
+        layout = resolve(self.roles["prefill"], self.storage, self.mesh, rows, width)
+        return AskedStep(layout, StepShape(rows, width), kept_bytes=kept_bytes)
 
     # -- generation ---------------------------------------------------------------------------------------
 
@@ -274,10 +295,10 @@ class Engine:
         for ids, request in zip(prompts, requests, strict=True):
             check_prompts(self.model, [ids], request.max_tokens)
             request.check_tokens(self.model.vocabulary)
-        lengths = [len(ids) for ids in prompts]
-        ends = [length + request.max_tokens for length, request in zip(lengths, requests, strict=True)]
+        asked = Asked(tuple(len(ids) for ids in prompts), tuple(requests), samples)
+        self.memory.check(asked)
         self._compiling.wait()
-        decoding, readings = self.shapes.choose(lengths, ends, samples)
+        decoding, readings = self.shapes.choose(asked.lengths, asked.ends, samples)
         slots = Slots(self.programs, self.parameters, decoding.layout, decoding.count, decoding.capacity)
         return slots, (self._read(slots, reading, prompts) for reading in readings)
 
@@ -288,6 +309,10 @@ class Engine:
         while not slots.advance(read):
             pass
         return read
+
+    def sizes(self, asked: Asked, most: int | None) -> StepSizes:
+        """The shapes that requests run in, with `most` tokens of a prompt read in one step."""
+        return replace(self.shapes, chunk=most).sizes(asked.lengths, asked.ends, asked.samples)
 
     def tokens(self, prompt: str | Sequence[int]) -> Sequence[int]:
         """The token ids of a prompt. Raises InputError for a text where there is no tokenizer, or none that
@@ -346,13 +371,19 @@ class Engine:
         sized = zip(prompts, requests, strict=True)
         requests = [fitted(self.model, len(ids), request) for ids, request in sized]
         read, ending = partial(self.read, prompts, requests), partial(self._ending, prompts, requests)
-        return run(requests, read, ending, partial(self._not_finite, prompts), self._drafter)
+        pieces = run(requests, read, ending, partial(self._not_finite, prompts), self._drafter)
+        while True:
+            with InOneLine():
+                one = next(pieces, None)
+            if one is None:
+                return
+            yield one
 
     def _drafter(self, slots: Slots) -> Drafter:
         """What drafts for these slots."""
         if self.draft != "auto":
             return Drafter(self.draft, slots.width, Pace(1.0))
-        from partita.planner.draft_steps import StepShape, step_ratio  # the planner is slow to import
+        from partita.planner.draft_steps import step_ratio  # the planner is slow to import
 
         shape = StepShape(slots.count, slots.width, slots.capacity)
         on = slots.layout, self.mesh, self.formats, self.chip or chip("xeon-8480")

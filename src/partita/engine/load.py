@@ -67,8 +67,8 @@ class EngineRequest:
 
     dtype, weights, kv: as in `number_formats`. chunk: tokens of a prompt that are read in one step, at most;
     None for as many as are planned. devices: of the CPU, made where there is no accelerator. capacity: as in
-    `EngineOptions`. draft: whether a step verifies drafted tokens. Raises InputError for number formats and
-    drafts that there are not, and for what is no whole number.
+    `EngineOptions`. draft: whether a step verifies drafted tokens. force: it runs whatever memory there is.
+    Raises InputError for number formats and drafts that there are not, and for what is no whole number.
     """
 
     dtype: str = "auto"
@@ -79,6 +79,7 @@ class EngineRequest:
     devices: int | None = None
     capacity: Capacity | None = None
     draft: Draft = "auto"
+    force: bool = False
 
     def __post_init__(self) -> None:
         check_draft(self.draft)

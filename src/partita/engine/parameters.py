@@ -7,6 +7,7 @@ Padding is zero, so that padded heads, hidden units and vocabulary contribute no
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable
 
@@ -40,6 +41,7 @@ def place(
             values, factors, box, own = _in_int8(checkpoint, row, box)
             placed[name] = _placed(target, values, box)
             placed[scale_name(name)] = _placed(scales, factors, own)
+        gc.collect(0)  # JAX lets go of what it has copied from at a collection, and only then
         if progress:
             progress(done, len(rows))
     return placed

@@ -64,6 +64,37 @@ class Decoding:
 
 
 @dataclass(frozen=True)
+class StepSizes:
+    """The largest step that reads prompts, and the slots that these come into."""
+
+    prefill: Layout
+    decode: Layout
+    rows: int  # prompts side by side
+    chunk: int  # tokens of each that are read in one step
+    longest: int  # tokens of the longest of them
+    count: int  # slots
+    capacity: int  # tokens that a slot takes
+    fixed: int | None  # places of the cache that prompts are read into; None of one that grows, or of none
+
+    @property
+    def chunked(self) -> bool:
+        """Whether prompts are read into a cache."""
+        return self.fixed is not None or self.longest > self.chunk
+
+    @property
+    def room(self) -> int:
+        """Places of the cache that prompts are read into, once all of it has been; see `Slots.advance`."""
+        if self.fixed is not None:
+            return self.fixed
+        if self.longest <= self.chunk:
+            return self.chunk
+        room = 2 * self.chunk
+        while room < -(-self.longest // self.chunk) * self.chunk:
+            room *= 2
+        return min(room, self.capacity)
+
+
+@dataclass(frozen=True)
 class StepShapes:
     """Chooses shapes for a model's requests on a mesh.
 
@@ -93,6 +124,26 @@ class StepShapes:
         if len(lengths) > 1 and self._cost(several, lengths) <= cost:
             return decoding, [Reading(range(len(lengths)), *_fields(several))]
         return decoding, apart
+
+    def sizes(self, lengths: Sequence[int], ends: Sequence[int], samples: int) -> StepSizes:
+        """Of what `choose` gives, what takes most memory: of several readings the one of the largest step."""
+        decoding, readings = self.choose(lengths, ends, samples)
+
+        def step(reading: Reading) -> tuple[int, int]:
+            width = max(self.widths(reading, max(lengths[number] for number in reading.prompts)))
+            return reading.rows * width, width
+
+        reading = max(readings, key=step)
+        return StepSizes(
+            prefill=reading.layout,
+            decode=decoding.layout,
+            rows=reading.rows,
+            chunk=step(reading)[1],
+            longest=max(lengths[number] for number in reading.prompts),
+            count=decoding.count,
+            capacity=decoding.capacity,
+            fixed=reading.room,
+        )
 
     @property
     def tokens(self) -> int:

@@ -184,7 +184,12 @@ class Programs(Shapes):
 
     def _resharded(self, source: Layout, target: Layout, capacity: int, kv, lengths) -> Cache:
         ops, held = self.ops(), Local(lengths, parse("B"))
-        moved = partial(self._moved, ops, held, capacity)
+
+        def moved(layer: int, before: Sharding, after: Sharding, part: CachePart) -> CachePart:
+            t = self._moved(ops, held, capacity, layer, before, after, part)
+            places = self.places(layer, capacity, self.width)
+            return plain_part(roomy(t, places // product(self.mesh.size, after["S"])))
+
         pairs = [
             tuple(map(partial(moved, layer), kept(source), kept(target), pair))
             for layer, pair in enumerate(kv)
@@ -227,7 +232,7 @@ class Programs(Shapes):
                 layer: int, source: Sharding, target: Sharding, old: CachePart, new: CachePart
             ) -> CachePart:
                 whole = target.split("B", "")
-                moved = local_part(self._moved(ops, held, capacity, layer, source, whole, new), whole)
+                moved = self._moved(ops, held, capacity, layer, source, whole, new)
                 return plain_part(into_slots(local_part(old, target), moved, rows, slots, first))
 
             return own, tuple(
@@ -248,13 +253,12 @@ class Programs(Shapes):
         before: Sharding,
         after: Sharding,
         part: CachePart,
-    ) -> CachePart:
-        """Keys or values of a layer in another sharding, with the places that decode's cache has."""
+    ) -> Local:
+        """Keys or values of a layer in another sharding, in no more places than decode's cache has."""
         places = self.places(layer, capacity, self.width)
         window = self.model.window if self.model.is_local(layer) else None
         t = ringed(ops, local_part(part, before), lengths, places, window)
-        t = transformer.reshard_cache(ops, t, str(after))
-        return plain_part(roomy(t, places // product(self.mesh.size, after["S"])))
+        return transformer.reshard_cache(ops, t, str(after))
 
     def _decode(self, layout: Layout) -> Callable[..., Any]:
         """(parameters, cache (donated), tokens [B], positions [B]) -> logits [B 1 V] of the next tokens, and
@@ -377,13 +381,15 @@ class Programs(Shapes):
         mapped = jax.shard_map(
             counted, mesh=self.device_mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
         )
-        options = cpu.SPARING if self.on_cpu and layout is not None and self._gathers(layout) else None
+        options = cpu.SPARING if self.on_cpu and layout is not None and self._by_layer(layout) else None
         return jax.jit(mapped, donate_argnums=donate, compiler_options=options)
 
-    def _gathers(self, layout: Layout) -> bool:
-        """Whether a layout gathers weights."""
+    def _by_layer(self, layout: Layout) -> bool:
+        """Whether a step must be kept from making for all layers at once what it needs for one: gathered
+        weights, or floats of bfloat16 keys and values."""
         stored = self.storage.e + self.storage.f
-        return any(a in stored and self.mesh.size[a] > 1 for a in layout.tokens_b + layout.tokens_l)
+        gathers = any(a in stored and self.mesh.size[a] > 1 for a in layout.tokens_b + layout.tokens_l)
+        return gathers or self.formats.kv == "bf16"
 
 
 def _plain(cache: Sequence[tuple[Local, Local]]) -> Cache:

@@ -113,11 +113,12 @@ def clock(
     devices: Sequence[Any],
     budget_seconds: float,
     progress: Progress = lambda what, done, of: None,
+    force: bool = False,
 ) -> tuple[PhaseClock, ...]:
     """Times one step of each prediction on `devices`; prefill first. All are of one cluster.
 
-    Raises InputError (field "by") where the predictions' cluster has no profile, and where the engine does
-    not run the model.
+    force: whatever memory there is. Raises InputError (field "by") where the predictions' cluster has no
+    profile, (field "memory") where there is too little of it, and where the engine does not run the model.
     """
     profiles = [expected(each).profile for each in predictions]
     calibrated = profiles[0].probe_seconds if profiles else None
@@ -130,7 +131,9 @@ def clock(
             progress(f"compiling {each.phase} {each.layout.roles}", len(found) + len(runs), len(predictions))
             setting, storage = each.setting, each.layout.storage
             if storage not in stored:
-                stored[storage] = Steps(setting.model, setting.mesh, storage, setting.formats, devices)
+                stored[storage] = Steps(
+                    setting.model, setting.mesh, storage, setting.formats, devices, force=force
+                )
             tokens = setting.workload.prompt if each.phase == "prefill" else setting.workload.context
             runs[id(each)] = stored[storage].ready(each.layout.roles, each.phase, each.batch, tokens)
         share = budget_seconds * len(together) / len(predictions)

@@ -17,7 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from partita.cost.step import StepShape
 from partita.engine.cache import WHOLE
+from partita.engine.memory import AskedStep, Memory
 from partita.engine.requests import IDLE, arrays
 from partita.engine.steps import Programs
 from partita.program.options import RunOptions
@@ -131,18 +133,24 @@ class Steps:
         formats: Formats,
         devices=None,
         run_options: RunOptions | None = None,
+        force: bool = False,
     ):
         self.programs = Programs(model, mesh, storage, formats, devices, run_options)
+        self._memory = Memory(self.programs, force=force)
+        self._memory.check_load(None)
         self.parameters = {name: filled(target) for name, target in self.programs.parameters().items()}
+        self._memory.placed()
 
     def ready(self, roles: Roles, phase: Phase, batch: int, tokens: int) -> Callable[[], Any]:
         """A compiled step: prompts of `tokens`, or one token each on a cache of `tokens`, its own
-        included."""
+        included. Raises InputError (field "memory") where there is too little of it."""
         programs = self.programs
         size, mesh = programs.mesh.size, programs.mesh
         queries = tokens if phase == "prefill" else 1
         layout = resolve(roles, programs.storage, mesh, batch, queries)
         rows = ceil_to(batch, product(size, layout.batch_axes))
+        shape = StepShape(rows, queries, None if phase == "prefill" else tokens)
+        self._memory.check(AskedStep(layout, shape, "greedy"))
         if phase == "prefill":
             width = ceil_to(tokens, product(size, layout.query_axes))
             args = (self.parameters, self._ints(0, rows, width), self._ints(width, rows))

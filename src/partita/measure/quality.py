@@ -20,6 +20,7 @@ import numpy as np
 from partita.checkpoints.protocol import Checkpoint
 from partita.checkpoints.tokenizer import Tokenizer
 from partita.engine.engine import Engine, EngineOptions
+from partita.engine.memory import AskedLogits
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import Roles
@@ -30,6 +31,7 @@ WINDOW = 512
 """Tokens of a window, unless the model takes fewer."""
 
 _ROWS = 64  # tokens whose logits are in float64 at a time
+_COMPARED = 9  # arrays of those that a comparison makes
 
 Progress = Callable[[str, int, int], None]
 
@@ -191,12 +193,17 @@ def measure(
     *,
     devices: Sequence[Any] | None = None,
     progress: Progress | None = None,
+    force: bool = False,
 ) -> Iterator[Difference]:
     """How far each of the formats is from float32, which is run first, over all windows `parts`.
 
     One copy of the weights is held at a time, and float32's logits, 4 bytes a token of the text and of the
-    vocabulary, on the host. progress: told what is done, how far, of how much.
+    vocabulary, on the host. progress: told what is done, how far, of how much. force: whatever memory there
+    is; without it raises InputError (field "memory") where there is too little.
     """
+    width, vocabulary = max(len(ids) for ids in parts), checkpoint.model.vocabulary
+    compared = _COMPARED * 8 * vocabulary * _ROWS
+    kept = 4 * vocabulary * sum(len(ids) for ids in parts)
     exact: list[np.ndarray] = []
     for number, chosen in enumerate([formats_named("f32"), *formats], start=-1):
         name = "f32" if number < 0 else f"{number + 1} of {len(formats)}"
@@ -206,9 +213,10 @@ def measure(
             prefill,
             prefill,
             formats=chosen,
-            options=EngineOptions(devices),
+            options=EngineOptions(devices, force=force, first=AskedLogits(width, compared + kept)),
             progress=_told(progress, f"{name}: placing weights"),
         )
+        kept = 0  # float32's are there from now on
         total = Difference()
         tell = _told(progress, f"{name}: running")
         for i, ids in enumerate(parts):

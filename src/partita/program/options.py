@@ -41,12 +41,28 @@ class Backend:
     gaps: int | None = None
     """For every so many bytes that are held at once one is lost between buffers, as measured; None: none."""
 
+    widens: bool = False
+    """bfloat16 is computed in float32: activations are held so, and a layer's keys and values once more."""
+    program_bytes: int = 0
+    """What compiled programs take of the host's memory, as measured, and the compiler while it makes them."""
+    layer_program_bytes: int = 0
+    """The same for each layer of the model."""
+
     def with_gaps(self, held: Any) -> Any:
         """Bytes that are held at once, and what is lost between them."""
         return held if self.gaps is None else held + held // self.gaps
 
 
-XLA_CPU = Backend(in_blocks=True, residuals=2, keeps_gated=True, results_apart=True, gaps=16)
+XLA_CPU = Backend(
+    in_blocks=True,
+    residuals=2,
+    keeps_gated=True,
+    results_apart=True,
+    gaps=16,
+    widens=True,
+    program_bytes=110_000_000,
+    layer_program_bytes=3_000_000,
+)
 """What XLA keeps and copies where devices are threads of one processor (jaxlib 0.10.2)."""
 
 

@@ -1,0 +1,401 @@
+"""What a run takes of the memory that there is, before it takes it; and the refusal that says so in one line.
+
+The bytes are those of the cost model (`Account`), for the shapes that the engine is about to run, and what
+the host needs beside: copies while weights are placed, compiled programs, how often penalised slots wrote
+each token. CPU devices share the machine's memory, so there the needs of all devices and of the host add up;
+an accelerator has memory of its own. Takes no memory itself, and starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+
+from partita.engine import free_memory
+from partita.engine.cpu import BLOCK_FLOATS
+from partita.engine.shapes import StepSizes
+from partita.engine.steps import Programs
+from partita.errors import InputError, out_of_memory
+from partita.planner.infeasible import memory_text
+from partita.planner.run_memory import Account, Held, StepShape, largest
+from partita.program.sampling import KINDS, Kind, needs
+from partita.sharding.layout import Layout
+from partita.sharding.padding import product
+from partita.specs.formats import Formats
+from partita.specs.parameters import Parameter, all_parameters
+from partita.specs.sampling import Sampling
+from partita.specs.units import format_bytes
+
+Parts = Mapping[str, int]
+"""Bytes by what they are for."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is held at once: by each device, and by the host for all of them."""
+
+    device: Parts
+    host: Parts
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of some requests decides the memory that they take: tokens of each prompt, and its settings."""
+
+    lengths: tuple[int, ...]
+    requests: tuple[Sampling, ...]
+    slots: int = 0
+    """Slots for them, where there are more than one for each sample."""
+
+    @property
+    def samples(self) -> int:
+        return max(self.slots, sum(request.n for request in self.requests))
+
+    @property
+    def ends(self) -> list[int]:
+        """Tokens of each prompt with its output."""
+        return [n + request.max_tokens for n, request in zip(self.lengths, self.requests, strict=True)]
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[max(KINDS.index(needs(request)) for request in self.requests)]
+
+    def at_most(self, field: str, most: int) -> Asked:
+        """The same with at most so many of `n` or `max_tokens` each, or so many `prompts`."""
+        if field == "prompts":
+            return Asked(self.lengths[:most], self.requests[:most])
+        less = [{field: min(getattr(request, field), most)} for request in self.requests]
+        changed = (request.model_copy(update=one) for request, one in zip(self.requests, less, strict=True))
+        return Asked(self.lengths, tuple(changed))
+
+    def most(self, field: str) -> int:
+        if field == "prompts":
+            return len(self.lengths)
+        return max(getattr(request, field) for request in self.requests)
+
+
+@dataclass(frozen=True)
+class AskedStep:
+    """One step alone, the draw of its tokens, and what the caller keeps on the host beside."""
+
+    layout: Layout
+    shape: StepShape
+    kind: Kind | None = None
+    """How tokens are drawn; None: not at all, and the logits of every token come to the host."""
+    kept_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class AskedLogits:
+    """Logits of every token of one prompt of `width` tokens at a time, and what is kept of them."""
+
+    width: int
+    kept_bytes: int = 0
+
+
+SizesOf = Callable[[Asked, int | None], StepSizes]
+"""Gives the shapes that requests run in where so many tokens at most are read in one step."""
+
+
+class Memory:
+    """Compares what an engine is about to take with what there is.
+
+    force: it goes on whatever there is.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        chunk: int | None = None,
+        sizes_of: SizesOf | None = None,
+        force: bool = False,
+    ):
+        self._programs, self._chunk, self._sizes_of, self._force = programs, chunk, sizes_of, force
+        mine = jax.process_index()
+        self._devices = [d for d in programs.device_mesh.devices.flat if d.process_index == mine]
+        self._placed = 0  # bytes of weights on each device, once they are there
+
+    # -- checks -------------------------------------------------------------------------------------------
+
+    def check_load(self, quantised: Collection[str] | None, asked: Asked | AskedStep | None = None) -> None:
+        """Raises InputError (field "memory") where weights, and what is asked of them first, do not fit.
+
+        quantised: names of the parameters that the checkpoint holds in int8; None for weights that are made
+        where they stay, and not read.
+        """
+        self._check(asked, partial(self._from_the_start, quantised))
+
+    def placed(self) -> None:
+        """Weights are in their places: they are part of what is needed, and no longer free."""
+        self._placed = sum(self._weights(self._programs.formats).values())
+
+    def check(self, asked: Asked | AskedStep) -> None:
+        """Raises InputError (field "memory") where this does not fit beside the weights that are placed."""
+        self._check(asked, self._running)
+
+    def needed(self, quantised: Collection[str] | None, asked: Asked | AskedStep | None) -> Parts:
+        """Bytes by part at the worst moment from the loading of the weights on, as `check_load` has it: of
+        the machine, or of a device that has memory of its own."""
+        moments = self._from_the_start(quantised, self._programs.formats, asked, self._chunk)
+        return next(iter(self._worst(moments).values()))
+
+    def _from_the_start(
+        self,
+        quantised: Collection[str] | None,
+        formats: Formats,
+        asked: Asked | AskedStep | None,
+        chunk: int | None,
+    ) -> list[Moment]:
+        found = [self._loading(formats, quantised)]
+        return found if asked is None else found + self._running(formats, asked, chunk)
+
+    def _check(
+        self,
+        asked: Asked | AskedStep | None,
+        moments: Callable[[Formats, Asked | AskedStep | None, int | None], list[Moment]],
+    ) -> None:
+        if self._force:
+            return
+        formats, chunk = self._programs.formats, self._chunk
+        needed = self._worst(moments(formats, asked, chunk))
+        free = self._free()
+        if not _lacks(needed, free):
+            return
+        free_memory.give_back()
+        free = self._free()
+
+        def fits(formats: Formats, asked: Asked | AskedStep | None, chunk: int | None) -> bool:
+            return not _lacks(self._worst(moments(formats, asked, chunk)), free)
+
+        short = _lacks(needed, free)
+        if short:
+            where, parts, capacity = short
+            total = sum(parts.values())
+            text = memory_text({**parts, "total": total, "capacity": capacity})
+            change = self._smallest_change(asked, fits)
+            raise InputError(
+                "memory",
+                format_bytes(total),
+                f"{self._programs.model.name} needs {text} {where}; {change}; {free_memory.FORCE}",
+            )
+
+    def _worst(self, moments: Sequence[Moment]) -> dict[str, Parts]:
+        """What is held at the worst moment: of the machine, and on each device with memory of its own."""
+        if self._programs.on_cpu:
+            return {_HOST: max((self._shared(moment) for moment in moments), key=_total)}
+        device = max((moment.device for moment in moments), key=_total)
+        return {_DEVICE: device, _HOST: max((moment.host for moment in moments), key=_total)}
+
+    def _shared(self, moment: Moment) -> Parts:
+        found = {part: size * len(self._devices) for part, size in moment.device.items()}
+        for part, size in moment.host.items():
+            found[part] = found.get(part, 0) + size
+        return found
+
+    def _free(self) -> dict[str, int | None]:
+        """What there is for all that is needed, the weights that are placed included."""
+        host, placed = free_memory.host_free_bytes(), self._placed
+        if self._programs.on_cpu:
+            if host is None:
+                return {_HOST: None}
+            return {_HOST: host - host // _SPARE + placed * len(self._devices)}
+        device = free_memory.device_free_bytes(self._devices)
+        return {_HOST: host, _DEVICE: None if device is None else device + placed}
+
+    # -- the account --------------------------------------------------------------------------------------
+
+    def _weights(self, formats: Formats) -> dict[str, int]:
+        """Bytes of every parameter on a device, by its full name."""
+        found = self._account(formats).weights(self._programs.storage)
+        return {name: found[name.rpartition(".")[2]] for name in all_parameters(self._programs.model)}
+
+    def _account(self, formats: Formats) -> Account:
+        programs = self._programs
+        return Account(programs.model, programs.mesh, formats, programs.run_options)
+
+    def _loading(self, formats: Formats, quantised: Collection[str] | None) -> Moment:
+        """The moment of placing weights that takes most: all that are placed, and copies of one."""
+        weights, devices, peak, before = self._weights(formats), len(self._devices), 0, 0
+        for name, row in all_parameters(self._programs.model).items():
+            own = weights[name] * devices
+            in_int8 = formats.weights == "int8" and row.quantisable
+            copies = own if quantised is None else copy_bytes(row, own, in_int8, stored=name in quantised)
+            peak = max(peak, copies + (before if self._programs.on_cpu else -own))
+            before += own
+        beyond = peak - before if self._programs.on_cpu else peak
+        return Moment({"weights": before // devices}, {"loading": max(0, beyond)})
+
+    def _running(self, formats: Formats, asked: Asked | AskedStep | None, chunk: int | None) -> list[Moment]:
+        assert asked is not None
+        if isinstance(asked, AskedStep):
+            logits = 4 * int(asked.shape.batch * asked.shape.queries) * self._programs.padded["V"]
+            host = {
+                "programs": self._program_bytes(),
+                "logits": asked.kept_bytes + (logits if asked.kind is None else 0),
+            }
+            return [Moment(_held(*self._price(formats, asked.layout, asked.shape, asked.kind)), host)]
+        assert self._sizes_of is not None
+        return self._generating(formats, self._sizes_of(asked, chunk), asked.kind)
+
+    def _generating(self, formats: Formats, sizes: StepSizes, kind: Kind) -> list[Moment]:
+        """Prompts are read; they come into slots, and the first tokens are drawn; a token after the other."""
+        shape = StepShape(sizes.rows, sizes.chunk, sizes.room if sizes.chunked else None)
+        weights, prompts, reading = self._price(formats, sizes.prefill, shape, "greedy")
+        shape = StepShape(sizes.count, self._programs.width, sizes.capacity)
+        _, slots, decoding = self._price(
+            formats, sizes.decode, shape, kind, verifies=self._programs.width > 1
+        )
+        per_slot = slots * product(self._programs.mesh.size, sizes.decode.attn_b) // sizes.count
+        widens = self._programs.run_options.backend.widens and formats.kv == "bf16"
+        moved = per_slot * (4 if widens else 1) + per_slot * sizes.rows * sizes.room // sizes.capacity
+        draw = self._account(formats).first_draw(sizes.prefill, sizes.decode, sizes.rows, sizes.count, kind)
+        # a prompt that is read in chunks moves to a cache twice as large when it needs one
+        grown = prompts // 2 if sizes.chunked and sizes.fixed is None else 0
+        host = {"programs": self._program_bytes()}
+        # prompt, output and bias of each token, which any draw is given: as they are, as sent, and there
+        host["penalties"] = 3 * 3 * 4 * sizes.count * self._programs.padded["V"]
+        inserting = max(moved, draw)
+        return [
+            Moment(_held(weights, prompts, max(reading, grown)), host),
+            Moment(_held(weights, prompts + slots, inserting), host),
+            Moment(_held(weights, slots, decoding), host),
+        ]
+
+    def _price(
+        self, formats: Formats, layout: Layout, shape: StepShape, kind: Kind | None, verifies: bool = False
+    ) -> Held:
+        """A step on a device; kind None: with all logits."""
+        held = self._account(formats).step(layout, shape, kind, verifies)
+        if self._programs.on_cpu and "int8" in (formats.weights, formats.kv):
+            # a block is made while another is multiplied with
+            return held._replace(activations=held.activations + 2 * 4 * BLOCK_FLOATS)
+        return held
+
+    def _program_bytes(self) -> int:
+        """What the host needs to compile and keep the programs that are still to be made."""
+        backend = self._programs.run_options.backend
+        whole = backend.program_bytes + backend.layer_program_bytes * self._programs.model.layers
+        return whole // 3 if self._programs.traced else whole  # another shape compiles one or two of them
+
+    # -- what would fit -----------------------------------------------------------------------------------
+
+    def _smallest_change(
+        self,
+        asked: Asked | AskedStep | None,
+        fits: Callable[[Formats, Asked | AskedStep | None, int | None], bool],
+    ) -> str:
+        """The first of the changes, from the mildest, with which it fits."""
+        formats = self._programs.formats
+        options = [("", formats)] if self._placed else [("", formats), *_cheaper(formats)]
+        if isinstance(asked, Asked) and not self._placed:
+            width = min(self._chunk or max(asked.lengths), max(asked.lengths))
+            while width > 16:
+                width = max(16, width // 2)
+                if fits(formats, asked, width):
+                    return f"{_SMALLEST} --chunk {width}"
+        for flags, other in options[1:]:
+            if fits(other, asked, self._chunk):
+                return f"{_SMALLEST} {flags}"
+        for flags, other in (options[0], *options[-1:]):
+            if isinstance(asked, Asked) and (found := self._smaller(asked, other, fits)):
+                return f"{_SMALLEST} {flags}{' and ' if flags else ''}{' or '.join(found)}"
+        if not self._programs.on_cpu:
+            return "more devices would have more memory"
+        return "no smaller request fits" if self._placed else "neither int8 nor a smaller request would fit"
+
+    def _smaller(
+        self,
+        asked: Asked,
+        formats: Formats,
+        fits: Callable[[Formats, Asked | AskedStep | None, int | None], bool],
+    ) -> list[str]:
+        """The most samples, tokens and prompts that fit, each of them changed alone."""
+        found = []
+        for field, text in (
+            ("n", "--n {}"),
+            ("max_tokens", "--max-tokens {}"),
+            ("prompts", "{} prompts at once"),
+        ):
+            most = asked.most(field)
+            if most > 1:
+                less = largest(
+                    lambda number, field=field, most=most: (
+                        number < most and fits(formats, asked.at_most(field, number), self._chunk)
+                    ),
+                    {1},
+                )
+                found += [text.format(less)] if less else []
+        return found
+
+
+_SPARE = 20
+"""One of so many free bytes is left alone: peaks were measured up to 5% beyond the account."""
+_HOST, _DEVICE = "free on this machine", "free on each device"
+_SMALLEST = "smallest change that fits:"
+
+
+def copy_bytes(row: Parameter, placed: int, in_int8: bool, stored: bool = False) -> int:
+    """Bytes of a parameter and its copies on their way to devices, at most, where all of it is on one host.
+
+    placed: what the devices hold of it in the end. stored: in int8 already in the checkpoint. What is read is
+    in float32, once as it is stored and once in the order of the dims; quantising needs a second and the
+    int8 numbers; what JAX is given is there beside what it makes of it.
+    """
+    numbers = row.count
+    if not in_int8:
+        return max(8 * numbers, 4 * numbers + 2 * placed)
+    if stored:
+        return 2 * numbers + 2 * placed
+    by_rows = 0 not in row.summed_axes  # then blocks of it are floats at a time
+    return max(2 * numbers if by_rows else 9 * numbers, numbers + 2 * placed)
+
+
+class InOneLine:
+    """While it lasts, what JAX or NumPy raises where there is no more memory becomes one InputError (field
+    "memory")."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
+        if not isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):
+            return
+        short = out_of_memory(error)
+        if short is not None:
+            del frames  # they would keep alive all that had been taken
+            error.__traceback__ = None
+            raise short from None
+
+
+def _cheaper(formats: Formats) -> Iterator[tuple[str, Formats]]:
+    """Formats of fewer bits, from the mildest change."""
+    if formats.activations == "f32":
+        fewer = {
+            name: "bf16" if getattr(formats, name) == "f32" else getattr(formats, name)
+            for name in ("weights", "kv")
+        }
+        yield "--dtype bf16", formats.model_copy(update={**fewer, "activations": "bf16"})
+    for names in (("kv",), ("weights",), ("weights", "kv")):
+        if any(getattr(formats, name) != "int8" for name in names):
+            flags = " ".join(f"--{name} int8" for name in names)
+            yield flags, formats.model_copy(update=dict.fromkeys(names, "int8"))
+
+
+def _held(weights: int, kv: int, activations: int) -> Parts:
+    return {"weights": weights, "kv": kv, "activations": activations}
+
+
+def _total(parts: Parts) -> int:
+    return sum(parts.values())
+
+
+def _lacks(needed: Mapping[str, Parts], free: Mapping[str, int | None]) -> tuple[str, Parts, int] | None:
+    """Where there is less than is needed, what is needed there, and what there is; None where all fits."""
+    for where, parts in needed.items():
+        capacity = free.get(where)
+        if capacity is not None and sum(parts.values()) > capacity:
+            return where, parts, capacity
+    return None

@@ -197,7 +197,8 @@ def test_prompts_come_into_slots_in_place(layout: str, formats: Formats):
     cache = programs.cache(decode, 32, 256)
     ints = jax.ShapeDtypeStruct((32,), np.int32)
     run: Any = programs.insert(prefill, decode, 256)
-    given = (cache, programs.cache(prefill, 4, 16), jax.ShapeDtypeStruct((4,), np.int32), ints, ints)
+    prompts = programs.cache(prefill, 4, 16), jax.ShapeDtypeStruct((4,), np.int32)
+    given = (cache, *prompts, programs.last_logits(prefill, 4), ints, ints, ints)
     found = run.lower(*given).compile().memory_analysis()
     size = sum(
         int(np.prod(t.sharding.shard_shape(t.shape))) * t.dtype.itemsize for t in jax.tree.leaves(cache)

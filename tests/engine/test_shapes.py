@@ -10,6 +10,7 @@ import pytest
 from tests.engine.asking import engine, prompt, request
 
 from partita.engine.engine import EngineOptions
+from partita.engine.memory import Asked
 from partita.engine.shapes import Capacity
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -66,7 +67,9 @@ def test_after_warming_nothing_is_compiled(compiled: list[str]):
 @pytest.mark.parametrize("tokens", [5, 300])
 def test_what_is_expected_is_compiled_while_weights_are_placed(compiled: list[str], tokens: int):
     """Within the capacity and beyond it: a prompt's step, its way into a slot, a decode step and a draw."""
-    options = EngineOptions(capacity=Capacity(4, 200))
-    runs, random = engine(options=options, expected=([tokens], [tokens + 3])), np.random.default_rng(6)
-    runs.complete([prompt(random, tokens)], request(random, "full", max_tokens=3, stop=[], stop_token_ids=[]))
+    random = np.random.default_rng(6)
+    asked = request(random, "full", max_tokens=3, stop=[], stop_token_ids=[])
+    options = EngineOptions(capacity=Capacity(4, 200), first=Asked((tokens,), (asked,)))
+    runs = engine(options=options)
+    runs.complete([prompt(random, tokens)], asked)
     assert len(compiled) == runs.programs.traced == 4

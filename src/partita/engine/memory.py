@@ -361,7 +361,7 @@ class InOneLine:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
-        if not isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):
+        if error is None or not isinstance(error, (MemoryError, jax.errors.JaxRuntimeError)):
             return
         short = out_of_memory(error)
         if short is not None:

@@ -74,7 +74,7 @@ def ffn_block(
     padded = layout.storage.padded(model, sizes)
     assert np.all(padded["E"] == model.d_model)  # no padding here: the closed forms know none
     assert np.all(padded["F"] == model.d_ff)
-    weights = sized_weights(ops, model, layout, padded)
+    weights = sized_weights(ops, model, layout.storage, padded)
     tokens = {"B": batch, "L": queries, "E": model.d_model}
     x = Sized(parse(layout.residual), tokens, formats.activations, formats.activations)
     inputs = transformer.ffn_inputs(ops, layout, weights)

@@ -77,7 +77,7 @@ def unset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """JAX without a cache, before and after; a home of its own."""
     monkeypatch.delenv("PARTITA_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert jax.config.jax_compilation_cache_dir is None
+    assert jax.config.values["jax_compilation_cache_dir"] is None
     return tmp_path
 
 
@@ -106,8 +106,8 @@ def test_the_users_own_cache_stays(unset: Path, monkeypatch: pytest.MonkeyPatch)
     try:
         assert keep_compiled() is None
         with compiled_anew():
-            assert jax.config.jax_compilation_cache_dir is None
-        assert jax.config.jax_compilation_cache_dir == str(unset / "own")
+            assert jax.config.values["jax_compilation_cache_dir"] is None
+        assert jax.config.values["jax_compilation_cache_dir"] == str(unset / "own")
     finally:
         jax.config.update("jax_compilation_cache_dir", None)
     assert not (unset / "partita").exists()
@@ -127,7 +127,7 @@ def test_tidying(tmp_path: Path):
     def entry(name: str, age: float, data: bytes) -> Path:
         path = tmp_path / f"{name}-cache"
         path.write_bytes(data)
-        os.utime(path, (time.time() - age,) * 2)
+        os.utime(path, (time.time() - age, time.time() - age))
         return path
 
     whole = zlib.compress(os.urandom(1000))
@@ -139,7 +139,7 @@ def test_tidying(tmp_path: Path):
     assert not half.exists()
     assert not empty.exists()
     now = time.time()
-    os.utime(being_written, (now - 100,) * 2)  # nobody went on
-    os.utime(tmp_path / "checked", (now - 200,) * 2)
+    os.utime(being_written, (now - 100, now - 100))  # nobody went on
+    os.utime(tmp_path / "checked", (now - 200, now - 200))
     tidy(tmp_path, 2 * len(whole))
     assert entries(tmp_path) == [older, new]

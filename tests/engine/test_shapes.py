@@ -21,7 +21,7 @@ def compiled() -> Iterator[list[str]]:
     """The names of what is compiled, of steps and of all else."""
     found: list[str] = []
 
-    def listen(event: str, seconds: float, **about: str) -> None:
+    def listen(event: str, duration_secs: float, **about: str | int) -> None:
         if event == COMPILED:
             found.append(str(about.get("fun_name")))
 

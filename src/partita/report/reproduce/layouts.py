@@ -50,7 +50,7 @@ def volumes(layout: str, tokens: np.ndarray) -> np.ndarray:
     decode = roles if layout == "ws1d" else parse_roles("ws2d", "heads", axes)
     found = resolve(roles, plan_storage(_LAYER, _MESH, decode, roles), _MESH, int(tokens.max()), 1)
     ops = CostOps(_MESH.size, _FORMATS, LayerStack(1))
-    weights = sized_weights(ops, _LAYER, found, found.storage.padded(_LAYER, _MESH.size))
+    weights = sized_weights(ops, _LAYER, found.storage, found.storage.padded(_LAYER, _MESH.size))
     sizes = {"B": tokens.astype(float), "L": 1, "E": _LAYER.d_model}
     x = Sized(parse(found.residual), sizes, _FORMATS.activations, _FORMATS.activations)
     h = transformer.gathered_product(ops, found, x, transformer.ffn_inputs(ops, found, weights))

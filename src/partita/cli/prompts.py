@@ -86,9 +86,7 @@ def prompt_of(
 ) -> tuple[list[int], str]:
     """The prompt's tokens, and the text that is shown before the answer (none for a chat)."""
     if chat is None and (prompt is None) == (prompt_ids is None):
-        raise InputError(
-            "prompt", None, "give either --prompt TEXT or --prompt-ids 1,2,3; or --messages FILE"
-        )
+        raise InputError("prompt", None, "give --prompt TEXT, --prompt-ids 1,2,3 or --messages FILE")
     if prompt_ids is not None:
         if chat is not None:
             raise InputError("prompt-ids", prompt_ids, "give token ids or a chat")

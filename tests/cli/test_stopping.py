@@ -22,7 +22,9 @@ sys.meta_path.insert(0, Finder())
 
 def stopped(before: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own, after these lines of Python."""
-    lines = ["import os, signal, sys", before, "from partita.cli.main import main", "main(sys.argv[1:])"]
+    # in the background of a shell this process ignores Ctrl-C, and so would its children
+    start = "import os, signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+    lines = [start, before, "from partita.cli.main import main", "main(sys.argv[1:])"]
     path = os.pathsep.join([str(Path(partita.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-c", "\n".join(lines), *map(str, arguments)],

@@ -223,7 +223,7 @@ def test_impossible_prompts(usual: Engine, prompts: list[list[int]], field: str,
 def test_lengths_that_the_model_does_not_take():
     short = engine(model=MODEL.model_copy(update={"max_context": 18}))
     assert len(short.generate(PROMPTS, 1)[0]) == 1  # the longest prompt has 17 tokens
-    with pytest.raises(InputError, match="up to 18 tokens") as error:
+    with pytest.raises(InputError, match=r"prompt 17 \+ output 2 exceeds the 18 tokens") as error:
         short.generate(PROMPTS, 2)
     assert (error.value.field, error.value.value) == ("context", 19)
     with pytest.raises(InputError, match="up to 18 tokens"):

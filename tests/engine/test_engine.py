@@ -226,7 +226,7 @@ def test_lengths_that_the_model_does_not_take():
     with pytest.raises(InputError, match=r"prompt 17 \+ output 2 exceeds the 18 tokens") as error:
         short.generate(PROMPTS, 2)
     assert (error.value.field, error.value.value) == ("context", 19)
-    with pytest.raises(InputError, match="up to 18 tokens"):
+    with pytest.raises(InputError, match="a prompt of 19 exceeds the 18 tokens"):
         short.logits([[1] * 19])
     with pytest.raises(InputError, match="from 1 to") as error:
         short.generate(PROMPTS, 0)

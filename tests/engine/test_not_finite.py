@@ -89,7 +89,7 @@ CASES = [
     ("layers.0.q", (3, 0, 0, 0), "layers.0.norm", "in layer 0, the projection of queries"),
     # finite themselves; their squares are not
     ("embed", (2, 4), None, "in layer 0, the norm before attention (sum of squares)"),
-    ("layers.1.ffn_out", (3, 4), None, "in the final norm (sum of squares)"),
+    ("layers.1.ffn_out", (7, 4), None, "in the final norm (sum of squares)"),
     ("layers.1.kv", (3, 1, 0, 0), "layers.1.norm", "in layer 1, the projection of keys and values"),
     ("layers.0.o", (0, 0, 0, 4), "layers.0.norm", "in layer 0, the attention's output projection"),
     ("layers.0.ffn_in", (3, 0, 0), "layers.0.ffn_norm", "in layer 0, the feed-forward's up projection"),

@@ -83,7 +83,10 @@ def test_a_long_prompt_in_chunks_is_written_whole(tokens: int):
     prompt = np.random.default_rng(0).integers(WINDOWED.vocabulary, size=(1, tokens))
     logits: Any = None
     for start in range(0, tokens, CHUNK):
-        chunk, counts = prompt[:, start : start + CHUNK], [np.array([n], np.int32) for n in (start, CHUNK)]
+        chunk, counts = (
+            prompt[:, start : start + CHUNK],
+            [np.array([n], np.int32) for n in (start, CHUNK, tokens)],
+        )
         logits, cache = compiled(parameters, cache, np.asarray(chunk, np.int32), *counts)
     assert logits.shape == (1, 1, programs.padded["V"])
     assert np.isfinite(np.asarray(logits)[..., : WINDOWED.vocabulary]).all()

@@ -16,21 +16,22 @@ COPIES = [1] * 96 + [2] * 32 + [3] * 32
 """Samples of each request of a batch: 160 requests, 256 samples."""
 
 
-def check(ask: Sampling, found: Completion) -> None:
-    """That one sample keeps to what its request says."""
+def check(prompt: list[int], ask: Sampling, found: Completion) -> None:
+    """That one sample keeps to what its request says; its text is what its tokens add to the prompt's."""
     ends = {*ask.stop_token_ids, *(() if ask.ignore_eos else (EOS,))}
     assert len(found.tokens) <= ask.max_tokens
     assert not ends & set(found.tokens)
     assert not any(stop in found.text for stop in ask.stop)
     assert all(0 <= token < MODEL.vocabulary for token in found.tokens)
-    whole = WORDS.decode(found.tokens)
+    words = WORDS.stream(after=prompt)
+    whole = "".join([*map(words.push, found.tokens), words.end()])
     assert whole.startswith(found.text)
     if found.finish == "length":
         assert len(found.tokens) == ask.max_tokens
         assert found.text == whole
     elif found.text != whole:  # cut before a stop text, and that one comes of the last token
         assert any(whole[len(found.text) :].startswith(stop) for stop in ask.stop)
-        before = WORDS.stream()
+        before = WORDS.stream(after=prompt)
         written = "".join(before.push(token) for token in found.tokens[:-1])
         assert not any(stop in written for stop in ask.stop)
     if ask.temperature <= 1 and ask.repetition_penalty == 1:
@@ -62,10 +63,10 @@ def test_random_requests(count: int):
         prompts = [prompt(random) for _ in requests]
         prompts[0] = (prompts[0] * 16)[:16]
         found = runs.complete(prompts, requests)
-        for ask, samples in zip(requests, found, strict=True):
+        for ids, ask, samples in zip(prompts, requests, found, strict=True):
             assert len(samples) == ask.n
             for sample in samples:
-                check(ask, sample)
+                check(ids, ask, sample)
         batches.append((prompts, requests, found))
         answered += len(requests)
     assert answered == count * len(COPIES)

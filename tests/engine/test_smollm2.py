@@ -13,7 +13,8 @@ from tests.sizes import some
 from partita.checkpoints.gguf import open_gguf
 from partita.checkpoints.open import packaged_gguf
 from partita.checkpoints.protocol import StoredCheckpoint
-from partita.engine.engine import Engine
+from partita.engine.engine import Engine, EngineOptions
+from partita.engine.shapes import Capacity
 from partita.sharding import ATTENTION_NAMES, FFN_NAMES, Mesh, parse_layout
 
 
@@ -34,7 +35,9 @@ def generate(
 ) -> list[list[int]]:
     mesh = Mesh.of(shape)
     roles = [parse_layout(layout, mesh.axes) for layout in (prefill, decode)]
-    return Engine(checkpoint, mesh, roles[0], roles[1]).generate(prompts, count)
+    capacity = Capacity(len(prompts), max(map(len, prompts)) + count)  # no more than is asked: it runs slowly
+    options = EngineOptions(capacity=capacity, draft="off")
+    return Engine(checkpoint, mesh, roles[0], roles[1], options=options).generate(prompts, count)
 
 
 @pytest.mark.parametrize("count", some(1, [12, 64]))

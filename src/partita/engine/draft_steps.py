@@ -25,7 +25,7 @@ from partita.sharding.spec import parse
 if TYPE_CHECKING:
     from partita.engine.steps import Programs
 
-State = Literal["unknown", "compiling", "ready"]
+State = Literal["unknown", "compiling", "ready", "failed"]
 
 
 class Verified(NamedTuple):
@@ -78,9 +78,14 @@ class DraftSteps:
         return ahead.result()
 
     def state(self, layout: Layout, kind: Kind, rows: Rows) -> State:
-        """How far `prepare` has come with the steps for so many rows."""
+        """How far `prepare` has come with the steps for so many rows; generation goes on without those that
+        could not be compiled."""
         ahead = self._ahead.get((layout, kind, rows))
-        return "unknown" if ahead is None else "ready" if ahead.done() else "compiling"
+        if ahead is None:
+            return "unknown"
+        if not ahead.done():
+            return "compiling"
+        return "failed" if ahead.exception() else "ready"
 
     def prepare(self, layout: Layout, kind: Kind, rows: Rows, given: tuple[tuple, tuple]) -> None:
         """Compiles both steps beside whatever runs, for arguments such as `given`: those of decode, and what

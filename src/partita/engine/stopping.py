@@ -34,7 +34,7 @@ class Piece:
 
 
 class Words(Protocol):
-    """Turns tokens into text, one by one; see `checkpoints.tokenizer.TextStream`."""
+    """Turns tokens into text, one by one; see `checkpoints.text_stream.TextStream`."""
 
     def push(self, token: int) -> str: ...
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import tokenizers
 
+from partita.checkpoints.tokenizer_json import steps
 from partita.checkpoints.tokenizer_library import decode
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -53,7 +54,7 @@ def steps_of(decoder: Mapping[str, Any] | None) -> DecoderSteps:
     not known) has no lag: all text may change.
     """
     lag, joined, levels, runs, stripped = 0, False, False, False, 0
-    for step in _flat(decoder):
+    for step in steps(decoder):
         kind = step.get("type")
         if kind in ("Fuse", "ByteLevel"):
             lag = None if kind == "ByteLevel" and joined else lag
@@ -74,16 +75,6 @@ def steps_of(decoder: Mapping[str, Any] | None) -> DecoderSteps:
     if before > _MOST_BEFORE:
         lag = None
     return DecoderSteps(min(before, _MOST_BEFORE), lag, levels, runs)
-
-
-def _flat(decoder: Mapping[str, Any] | None) -> Iterable[Mapping[str, Any]]:
-    if decoder is None:
-        return
-    if decoder.get("type") == "Sequence":
-        for step in decoder.get("decoders", []):
-            yield from _flat(step)
-    else:
-        yield decoder
 
 
 def _lag_after(lag: int | None, pattern: str | None, content: str, levels: bool) -> int | None:

@@ -96,9 +96,6 @@ def _without_traces() -> Iterator[None]:
 def decode(backend: Backend, ids: Sequence[int]) -> str:
     """The text of ids, special tokens too. Raises InputError (field "token") where the decoder fails."""
     try:
-        return backend.decode(ids, skip_special_tokens=False)
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        problem = " ".join(str(error).split())[:200]
-        raise InputError("token", repr(list(ids[-4:])), f"cannot be decoded: {problem}") from None
+        return attempt(lambda: backend.decode(ids, skip_special_tokens=False))
+    except Failure as failure:
+        raise InputError("token", repr(list(ids[-4:])), f"cannot be decoded: {failure}") from None

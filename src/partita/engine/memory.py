@@ -299,7 +299,7 @@ class Memory:
         for flags, other in options[1:]:
             if fits(other, asked, self._chunk):
                 return f"{_SMALLEST} {flags}"
-        for flags, other in (options[0], *options[-1:]):
+        for flags, other in (options[0], *options[1:][-1:]):
             if isinstance(asked, Asked) and (found := self._smaller(asked, other, fits)):
                 return f"{_SMALLEST} {flags}{' and ' if flags else ''}{' or '.join(found)}"
         if not self._programs.on_cpu:

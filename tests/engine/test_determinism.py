@@ -72,7 +72,7 @@ def test_slots_filled_at_other_times(usual: Engine, alone: list[list[list[int]]]
     asked = ASKED[1:]
     first, reading = usual.read([ids for ids, _ in asked], [ask for _, ask in asked], 8)
     read = [(prompts, row) for prompts in reading for row in range(len(prompts.ids))]
-    slots = Slots(usual.programs, usual.parameters, first.layout, first.count, first.capacity)
+    slots = Slots(usual.programs, usual.parameters, first.shape)
     found: list[list[int]] = [[] for _ in asked]
     places = [
         Place(row, slots.count - 1 - i, Sample(ask, ask.seed or 0))

@@ -16,9 +16,11 @@ import jax
 import numpy as np
 
 from partita.engine.cache import WHOLE
+from partita.engine.memory import Asked
 from partita.engine.requests import IDLE, arrays
 from partita.engine.shapes import Decoding, Reading, StepShapes
 from partita.engine.steps import Programs
+from partita.program.sampling import Kind
 
 _THREADS = 2
 """XLA compiles without Python's lock, on threads of its own too; tracing takes turns."""
@@ -44,9 +46,10 @@ class Compiling:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def jobs_of(programs: Programs, shapes: StepShapes, lengths: Sequence[int], ends: Sequence[int]) -> list[Job]:
-    """What requests of so many tokens, and of so many with their output, one sample each, will run."""
-    decoding, readings = shapes.choose(lengths, ends, len(lengths))
+def jobs_of(programs: Programs, shapes: StepShapes, asked: Asked) -> list[Job]:
+    """What these requests will run."""
+    lengths = asked.lengths
+    decoding, readings = shapes.choose(lengths, asked.ends, asked.samples)
     widths = [shapes.widths(reading, max(lengths[n] for n in reading.prompts)) for reading in readings]
     reads = {
         (reading.rows, width): _reading(programs, reading, width)
@@ -55,27 +58,24 @@ def jobs_of(programs: Programs, shapes: StepShapes, lengths: Sequence[int], ends
         if reading.room is not None or len(steps) == 1
     }
     first = readings[0]
-    fills = len(readings) == 1 and first.rows == decoding.count
+    fills = bool(decoding.own) and len(readings) == 1 and asked.samples == len(lengths)
+    fills = fills and first.rows == decoding.count
     return [
         *reads.values(),
         partial(_decode, programs, decoding),
         partial(_insert, programs, first, widths[0], decoding, fills),
-        partial(_draw, programs, decoding),
+        partial(_draw, programs, decoding, asked.kind),
     ]
 
 
 def closed_jobs(programs: Programs, shapes: StepShapes) -> list[Job]:
-    """What any mix of requests within the capacity will run."""
+    """What any mix of requests within the capacity will run, but for drafts."""
     (alone, one), (together, several) = shapes.closed()
     found = [_reading(programs, reading, width) for reading in {one, several} for width in reading.widths]
     for decoding in {alone, together}:
         found += [partial(_decode, programs, decoding), partial(_draw, programs, decoding)]
-    moves = {
-        (one, alone, True),
-        (one, together, False),
-        (several, together, True),
-        (several, together, False),
-    }
+        found += [partial(_draw, programs, decoding, kind) for kind in decoding.own]
+    moves = {(one, alone, True), (one, together, False), (several, together, False)}
     return [*found, *(partial(_insert, programs, read, (), into, fills) for read, into, fills in moves)]
 
 
@@ -118,14 +118,18 @@ def _decode(programs: Programs, into: Decoding) -> None:
     programs.drafts.compile_seconds = max(time.perf_counter() - began, programs.drafts.compile_seconds)
 
 
-def _draw(programs: Programs, into: Decoding) -> None:
+def _draw(programs: Programs, into: Decoding, kind: Kind | None = None) -> None:
+    """The draw of one kind, where it has a program of its own, or else of any."""
     settings = {name: _whole(programs, t.shape, t.dtype) for name, t in arrays([IDLE] * into.count).items()}
+    given = programs.last_logits(into.layout, into.count), settings, _whole(programs, (into.count,))
     split, size = programs.named(programs.draws.history(into.layout)), (into.count, programs.padded["V"])
     counts = jax.ShapeDtypeStruct(size, np.int32, sharding=split)
     known = {"prompt": counts, "bias": jax.ShapeDtypeStruct(size, np.float32, sharding=split)}
-    logits, whole = programs.last_logits(into.layout, into.count), _whole(programs, (into.count,))
-    asked = jax.ShapeDtypeStruct((into.count,), np.bool_)
-    _compile(programs.draws.any(into.layout), logits, settings, whole, known, counts, _host(), asked, whole)
+    if kind not in into.own:
+        _compile(programs.draws.any(into.layout), *given, known, counts, _host())
+    else:
+        history = (known, counts) if kind == "full" else ({}, None)
+        _compile(programs.draws.next(into.layout, kind), *given, *history)
 
 
 def _host(*shape: int) -> jax.ShapeDtypeStruct:

@@ -148,7 +148,7 @@ class Engine:
         self.memory.check_load(checkpoint.quantised, first)
         jobs = []
         if isinstance(first, Asked):
-            jobs = jobs_of(self.programs, self.shapes, first.lengths, first.ends)
+            jobs = jobs_of(self.programs, self.shapes, first)
         self._compiling = Compiling(jobs)
         try:
             self.eos_ids = checkpoint.eos_ids  # tries the chat template, while steps are compiled
@@ -299,7 +299,7 @@ class Engine:
         self.memory.check(asked)
         self._compiling.wait()
         decoding, readings = self.shapes.choose(asked.lengths, asked.ends, samples)
-        slots = Slots(self.programs, self.parameters, decoding.layout, decoding.count, decoding.capacity)
+        slots = Slots(self.programs, self.parameters, decoding)
         return slots, (self._read(slots, reading, prompts) for reading in readings)
 
     def _read(self, slots: Slots, reading: Reading, prompts: Sequence[Sequence[int]]) -> Prompts:

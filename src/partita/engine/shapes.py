@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.errors import InputError
+from partita.program.sampling import KINDS, Kind
 from partita.sharding.layout import Layout, Storage, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.padding import ceil_to, product, union
@@ -56,11 +57,16 @@ class Reading:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Slots: how many, in which layout, for so many tokens each."""
+    """Slots: how many, in which layout, for so many tokens each.
+
+    own: the kinds of draws that have a program of their own; all others share one. None has in slots for any
+    mix of requests, which run no program that serves only some of them.
+    """
 
     layout: Layout
     count: int
     capacity: int
+    own: tuple[Kind, ...] = KINDS
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ class StepShapes:
         widths = {ceil_to(n, whole) for n in most}
         room = ceil_to(self.tokens, whole)
         return (
-            Decoding(decode, count, room),
+            Decoding(decode, count, room, ("greedy",) if sequences == 1 else ()),
             Reading(range(sequences), prefill, count, tuple(sorted(widths)), room),
         )
 

@@ -18,6 +18,7 @@ from partita.engine.cache import WHOLE
 from partita.engine.draft_steps import Rows, State, Verified
 from partita.engine.draw_steps import Draw
 from partita.engine.requests import IDLE, Sample, arrays, biases, written
+from partita.engine.shapes import Decoding
 from partita.engine.steps import Programs
 from partita.errors import InputError
 from partita.program.sampling import KINDS, Kind, needs
@@ -80,28 +81,23 @@ class Tokens:
 
 
 class Slots:
-    """`count` slots for up to `capacity` tokens each, prompt and output together, decoded in one layout.
+    """Slots for up to `capacity` tokens each, prompt and output together, decoded in one layout.
 
     For every prompt: `begin`, `advance` until that says it is done, `insert`; then `step` after `step`, or
-    `verify` in place of any, and `free` where one has ended. `count` and `capacity` must be such as the
+    `verify` in place of any, and `free` where one has ended. Their count and capacity must be such as the
     layouts split evenly. `verify` reads `Programs.width` tokens of a slot.
     """
 
-    def __init__(
-        self,
-        programs: Programs,
-        parameters: Mapping[str, jax.Array],
-        layout: Layout,
-        count: int,
-        capacity: int,
-    ):
-        self.programs, self.parameters, self.layout = programs, parameters, layout
-        self.count, self.capacity, self.width = count, capacity, programs.width
-        self._rows = Rows(count, programs.width, capacity)
+    def __init__(self, programs: Programs, parameters: Mapping[str, jax.Array], shape: Decoding):
+        self.programs, self.parameters, self.shape = programs, parameters, shape
+        self.layout, self.own = shape.layout, shape.own
+        self.count, self.capacity, self.width = shape.count, shape.capacity, programs.width
+        count = self.count
+        self._rows = Rows(count, programs.width, self.capacity)
         self.samples: list[Sample | None] = [None] * count  # what each slot is drawn by; None of a free one
         self._cache: Any = None
         self._tokens = self._whole(np.zeros(count, np.int32))
-        self._last = np.zeros(count, np.int32)  # the same on the host
+        self._last = np.zeros(count, np.int32)  # the same on the host, where it is fetched to
         self._positions = np.full(count, _NOBODY, np.int32)  # where each slot's last token stands
         size = (count, programs.padded["V"])
         self._history = {
@@ -194,8 +190,7 @@ class Slots:
             rows[number], slots[number], source[place.slot] = place.row, place.slot, place.row
             self._take(place, prompts.ids[place.row])
         given = prompts.cache, prompts.lengths, prompts.logits, source
-        straight = [(place.row, place.slot) for place in places] == [(i, i) for i in range(len(prompts.ids))]
-        if straight and self._cache is None and len(prompts.lengths) == self.count:
+        if self._cache is None and self._fills(prompts, places):
             run = self.programs.fill(prompts.layout, self.layout, self.capacity)
             logits, self._cache = run(*given)
         else:
@@ -206,8 +201,14 @@ class Slots:
             logits, self._cache = run(self._cache, *given, rows, slots)
         self._sent = None
         found = self._drawn(logits, self._send(), np.isin(np.arange(self.count), slots))
-        self._sent = None  # it has counted tokens for slots that were not asked
+        self._tokens = self._whole(self._last)  # slots that were not asked keep theirs
+        self._sent = None  # it has counted tokens for these too
         return found
+
+    def _fills(self, prompts: Prompts, places: Sequence[Place]) -> bool:
+        """Whether prompts become slots as they are: one program more, which saves a copy of the cache."""
+        straight = [(place.row, place.slot) for place in places] == [(i, i) for i in range(len(prompts.ids))]
+        return straight and len(prompts.lengths) == self.count and bool(self.own)
 
     def _check(self, prompt: int, output: int = 1) -> None:
         if prompt + output - 1 > self.capacity:  # the last token is written, and never read
@@ -235,13 +236,18 @@ class Slots:
         return found
 
     def _drawn(self, logits: jax.Array, sent: _Sent, asked: np.ndarray) -> Tokens:
-        """Tokens of `asked` slots from logits [slots 1 V]; others keep the one they have."""
-        known = self._known
-        run = self.programs.draws.any(self.layout)  # one program for every kind
-        given = sent.settings, sent.positions, known, known.pop("output")
-        draw = run(logits, *given, sent.kind, asked, self._tokens)
-        known["output"], self._tokens = draw.output, draw.tokens
-        return self._fetched(draw, asked, KINDS[int(sent.kind)])
+        """Tokens from logits [slots 1 V], of which those of `asked` slots are meant."""
+        given = logits, sent.settings, sent.positions
+        if sent.kind in self.own:
+            run = self.programs.draws.next(self.layout, sent.kind)
+            draw = run(*given, *self._history_for(sent.kind))
+        else:
+            run = self.programs.draws.any(self.layout)
+            draw = run(*given, *self._history_for("full"), np.int32(KINDS.index(sent.kind)))
+        self._tokens = draw.tokens
+        if draw.output is not None:
+            self._known["output"] = draw.output
+        return self._fetched(draw, asked, sent.kind)
 
     def verify(self, drafts: Mapping[int, Sequence[int]]) -> Tokens:
         """The next tokens of every slot: those of its draft, up to `width` - 1, that are what is drawn, and
@@ -256,40 +262,36 @@ class Slots:
             if self.samples[slot] is None or not fits:
                 raise ValueError(f"a draft of {len(draft)} tokens does not fit slot {slot}")
             tokens[slot, 1 : 1 + len(draft)], counts[slot] = draft, 1 + len(draft)
-        sent, known = self._send(), self._known
-        kind = KINDS[int(sent.kind)]
+        sent = self._send()
         given = self.parameters, self._cache, self._whole(tokens), sent.positions, self._whole(counts)
-        steps = self.programs.drafts.pair(self.layout, kind, self._rows)
+        steps = self.programs.drafts.pair(self.layout, sent.kind, self._rows)
         logits, self._cache = steps.decode(*given)
-        drawn = self._drawn_by(kind)
-        if kind == "full":
-            del known["output"]
-        one = steps.verify(logits, *given[2:], *drawn)
-        if kind == "full":
-            known["output"] = one.output
+        one = steps.verify(logits, *given[2:], sent.settings, *self._history_for(sent.kind))
+        if one.output is not None:
+            self._known["output"] = one.output
         sent.positions, self._tokens = one.positions, one.last
-        fetched = self._fetched(one, busy, kind, one.accepted)
+        fetched = self._fetched(one, busy, sent.kind, one.accepted)
         self._positions += np.where(busy, [len(fetched.of(slot)) for slot in range(self.count)], 0)
         return fetched
 
     @property
     def verifying(self) -> State:
         """Whether `prepare` has compiled what `verify` runs, or is at it."""
-        return self.programs.drafts.state(self.layout, KINDS[int(self._send().kind)], self._rows)
+        return self.programs.drafts.state(self.layout, self._send().kind, self._rows)
 
     def prepare(self) -> None:
         """Compiles what `verify` runs, beside the steps to come."""
         sent, tokens = self._send(), self._whole(np.zeros((self.count, self.width), np.int32))
         given = self.parameters, self._cache, tokens, sent.positions, sent.positions
-        kind = KINDS[int(sent.kind)]
-        self.programs.drafts.prepare(self.layout, kind, self._rows, (given, self._drawn_by(kind)))
+        drawn = sent.settings, *self._history_for(sent.kind)
+        self.programs.drafts.prepare(self.layout, sent.kind, self._rows, (given, drawn))
 
-    def _drawn_by(self, kind: Kind) -> tuple[Any, ...]:
-        """What the draws of drafts are given beside logits and what their decode is given."""
-        settings, known = self._send().settings, self._known
+    def _history_for(self, kind: Kind) -> tuple[dict[str, jax.Array], jax.Array | None]:
+        """What a program for this kind of draws is given of the tokens before, and of those written."""
         if kind != "full":
-            return settings, {}, None
-        return settings, {name: known[name] for name in ("prompt", "bias")}, known["output"]
+            return {}, None
+        known = self._known
+        return {name: known[name] for name in ("prompt", "bias")}, known["output"]
 
     def free(self, slot: int) -> None:
         """Ends what is in a slot; it can be filled again."""
@@ -318,12 +320,12 @@ class Slots:
         """What the devices know of the slots; sent anew where a slot was filled or freed."""
         if self._sent is None:
             samples = [sample or IDLE for sample in self.samples]
-            kind = max(KINDS.index(needs(sample.request)) for sample in samples)
-            if KINDS[kind] == "full" or not self._known:
+            kind = KINDS[max(KINDS.index(needs(sample.request)) for sample in samples)]
+            if kind == "full" or (kind not in self.own and not self._known):
                 place = self.programs.named(self.programs.draws.history(self.layout))
                 self._known = {n: jax.device_put(each.copy(), place) for n, each in self._history.items()}
             settings = {name: self._whole(setting) for name, setting in arrays(samples).items()}
-            self._sent = _Sent(np.int32(kind), self._whole(self._positions), settings)
+            self._sent = _Sent(kind, self._whole(self._positions), settings)
         return self._sent
 
     def _whole(self, array: np.ndarray) -> jax.Array:
@@ -335,6 +337,6 @@ class Slots:
 class _Sent:
     """What the devices know of the slots."""
 
-    kind: np.int32  # its place in `program.sampling.KINDS`
+    kind: Kind
     positions: jax.Array
     settings: dict[str, jax.Array]

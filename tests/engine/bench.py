@@ -23,7 +23,9 @@ from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.cost.ledger import Ledger
 from partita.cost.step import StepOptions, StepShape, price_cache_reshard, price_first_draw, price_step
 from partita.engine.cache import Cache
+from partita.engine.engine import EngineOptions
 from partita.engine.parameters import place
+from partita.engine.shapes import Capacity
 from partita.engine.steps import Programs
 from partita.measure.counts import count_hlo, count_jaxpr, predicted
 from partita.measure.launches import decode_launches, ints, prefill_launches
@@ -44,6 +46,9 @@ QUICK: dict[str, str | bool] = {
 """Each program runs a few times, so compiling it is what takes time. Collectives stay what they are."""
 if jax.__version_info__ < (0, 11):  # a choice that later releases no longer offer
     QUICK["xla_cpu_use_fusion_emitters"] = False
+
+OWN_SHAPES = EngineOptions(capacity=Capacity(1, 1))
+"""Steps in the shapes of the requests: fewer are compiled than for any mix within a capacity."""
 
 F32 = Formats(weights="f32", activations="f32", kv="f32")
 BF16 = Formats(weights="bf16", activations="bf16", kv="bf16")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests import reference
 from tests.combinations import tiny_model
-from tests.engine.bench import BF16, BF16_SUMS, TOLERANCE
+from tests.engine.bench import BF16, BF16_SUMS, OWN_SHAPES, TOLERANCE
 from tests.sizes import full
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
@@ -39,7 +39,7 @@ def engine(
 ) -> Engine:
     parameters = PARAMETERS if model == MODEL else random_parameters(model, seed=3)
     roles = [parse_layout(layout, mesh.axes) for layout in (prefill, decode)]
-    return Engine(MemoryCheckpoint(model, parameters), mesh, roles[0], roles[1], formats=formats)
+    return Engine(MemoryCheckpoint(model, parameters), mesh, *roles, formats=formats, options=OWN_SHAPES)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,11 +13,11 @@ import jax
 import numpy as np
 import pytest
 from tests import reference
-from tests.engine.bench import TOLERANCE
+from tests.engine.bench import OWN_SHAPES, TOLERANCE
 from tests.sizes import full
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
-from partita.engine.engine import Engine, EngineOptions
+from partita.engine.engine import Engine
 from partita.sharding import Mesh, parse_layout
 from partita.specs.model import Model
 
@@ -151,7 +152,7 @@ def test_logits_and_tokens_of_every_model(number: int):
     model, prompts = model_of(row), prompts_of(model_of(row))
     parameters = random_parameters(model, seed=number)
     roles = [parse_layout(layout, CUBE.axes) for layout in CHOICES["layouts"][row["layouts"]]]
-    engine = Engine(MemoryCheckpoint(model, parameters), CUBE, *roles)
+    engine = Engine(MemoryCheckpoint(model, parameters), CUBE, *roles, options=OWN_SHAPES)
     found = engine.generate(prompts, STEPS)
     texts = [prompt + tokens for prompt, tokens in zip(prompts, found, strict=True)]
     expected = [reference.logits(model, parameters, text) for text in texts]
@@ -192,7 +193,9 @@ def test_tokens_turn_as_their_sequence_has_it_when_they_are_read(
     model = Model.model_validate({"name": kind, **SIZES, **others, "rotary_scaling": BY_LENGTH[kind]})
     parameters, prompts = random_parameters(model, seed=5), prompts_of(model)
     roles = [parse_layout(layout, CUBE.axes) for layout in layouts]
-    engine = Engine(MemoryCheckpoint(model, parameters), CUBE, *roles, options=EngineOptions(chunk=chunk))
+    engine = Engine(
+        MemoryCheckpoint(model, parameters), CUBE, *roles, options=replace(OWN_SHAPES, chunk=chunk)
+    )
     found = engine.generate(prompts, STEPS)
     for prompt, tokens, logits in zip(prompts, found, engine.logits(prompts), strict=True):
         text = prompt + tokens

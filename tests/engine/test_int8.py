@@ -13,7 +13,7 @@ import pytest
 from tests import reference
 from tests.checkpoints.in_memory import in_int8
 from tests.combinations import tiny_model
-from tests.engine.bench import QUICK, TOLERANCE, replicas_agree
+from tests.engine.bench import OWN_SHAPES, QUICK, TOLERANCE, replicas_agree
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.engine.cache import CachePart
@@ -61,7 +61,7 @@ def formats(kv: str) -> Formats:
 
 def engine(model: Model, prefill: str, decode: str, kv: str) -> Engine:
     roles = [parse_layout(layout, CUBE.axes) for layout in (prefill, decode)]
-    return Engine(floats(model), CUBE, *roles, formats=formats(kv))
+    return Engine(floats(model), CUBE, *roles, formats=formats(kv), options=OWN_SHAPES)
 
 
 def floats(model: Model) -> MemoryCheckpoint:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.combinations import common_storage, tiny_model
-from tests.engine.bench import BF16, BF16_SUMS, F32
+from tests.engine.bench import BF16, BF16_SUMS, F32, OWN_SHAPES
 from tests.reference import logits as reference_logits
 from tests.sizes import full, some
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
-from partita.engine.engine import Engine, EngineOptions
+from partita.engine.engine import Engine
 from partita.engine.steps import Programs
 from partita.measure.verify import check_decode, check_prefill
 from partita.program.options import RunOptions, overlap_of
@@ -126,5 +127,5 @@ def engines(kind: str, layout: str, names: Iterable[str]) -> Iterator[tuple[str,
     right = [reference_logits(model, parameters, ids) for ids in PROMPTS]
     for name in names:
         checkpoint = MemoryCheckpoint(model, parameters)
-        options = EngineOptions(run_options=OPTIONS[name])
+        options = replace(OWN_SHAPES, run_options=OPTIONS[name])
         yield name, Engine(checkpoint, mesh, roles, roles, options=options), right

@@ -1,13 +1,15 @@
 """The engine against transformers: a tiny model of each family, read from its folder, on 8 devices."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.engine.bench import OWN_SHAPES
 from tests.families import FAMILIES, VOCABULARY, attention_of
 
 from partita.checkpoints.folder import open_folder
-from partita.engine.engine import Engine, EngineOptions
+from partita.engine.engine import Engine
 from partita.sharding import Mesh, parse_layout
 
 LENGTHS = (3, 40, 17)  # tokens of the prompts; the second is longer than any window
@@ -40,7 +42,7 @@ def test_logits_and_tokens_are_those_of_transformers(family: str, tmp_path: Path
         continued.append(ids)
     for prefill, decode, chunk in PAIRS:
         roles = parse_layout(prefill, "xyz"), parse_layout(decode, "xyz")
-        options = EngineOptions(chunk=chunk)
+        options = replace(OWN_SHAPES, chunk=chunk)
         engine = Engine(open_folder(folder), Mesh("xyz", (2, 2, 2)), *roles, options=options)
         for found, wanted in zip(engine.logits(continued), expected, strict=True):
             np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=0)

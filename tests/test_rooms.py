@@ -21,6 +21,8 @@ ROOMS = [
     "sharding",
     "program",
     "cost",
+    "scheduler",
+    "simulation",
     "planner",
     "advice",
     "checkpoints",

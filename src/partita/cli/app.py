@@ -27,6 +27,7 @@ _COMMANDS = {
     "models": "catalogue:models",
     "clusters": "catalogue:clusters",
     "generate": "generate:command",
+    "serve": "serve:command",
     "quantize": "quantize:command",
     "quality": "quality:command",
     "calibrate": "calibrate:command",

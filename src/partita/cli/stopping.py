@@ -44,6 +44,12 @@ def prepare() -> None:
     sys.unraisablehook = _unraisable(sys.unraisablehook)
 
 
+def release() -> None:
+    """Signals are another's from here on, who ends the command in an orderly way."""
+    with contextlib.suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+
+
 def finish() -> None:
     """Ends the process where a signal has come; from here on one ends it at once."""
     if asked is not None:

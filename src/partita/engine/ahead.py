@@ -79,6 +79,13 @@ def closed_jobs(programs: Programs, shapes: StepShapes) -> list[Job]:
     return [*found, *(partial(_insert, programs, read, (), into, fills) for read, into, fills in moves)]
 
 
+def serving_jobs(programs: Programs, reading: Reading, into: Decoding) -> list[Job]:
+    """What a server runs that reads prompts one after another, as `reading` says, into slots."""
+    reads = [_reading(programs, reading, width) for width in reading.widths]
+    moves = [partial(_insert, programs, reading, (), into, False)]
+    return [*reads, partial(_decode, programs, into), *moves, partial(_draw, programs, into)]
+
+
 def _reading(programs: Programs, reading: Reading, width: int) -> Job:
     tokens, lengths = _host(reading.rows, width), _host(reading.rows)
     if reading.room is None:

@@ -72,7 +72,7 @@ def run(
                 if token == NO_TOKEN:
                     raise not_finite(number, endings[slot].tokens)
                 drafts.push(slot, token)
-                likely = _likely(numbers, requests[number].logprobs)
+                likely = likely_of(numbers, requests[number].logprobs)
                 yield Written(number, copy, endings[slot].push(token, likely))
                 if endings[slot].finish is not None:
                     slots.free(slot)
@@ -142,7 +142,8 @@ def _completion(pieces: list[Piece]) -> Completion:
     )
 
 
-def _likely(numbers: np.ndarray | None, asked: int | None) -> Likely | None:
+def likely_of(numbers: np.ndarray | None, asked: int | None) -> Likely | None:
+    """A token's log-probability and those of so many alternatives, from the numbers [M] of its draw."""
     if asked is None or numbers is None:
         return None
     values, tokens = numbers[1 : 1 + asked], numbers[1 + ALTERNATIVES : 1 + ALTERNATIVES + asked]

@@ -1,0 +1,413 @@
+"""The engine's clock: one thread that asks the scheduler for steps and runs them, for all requests at once.
+
+The thread owns slots, scheduler and kept prefixes; requests come and go through a list under a lock, and what
+is written goes to each request's `tell`, called in that thread. Prompts are read one at a time, in chunks, a
+chunk between two decode steps. Knows texts only as an `Ending` has them, and no HTTP.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from math import inf
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from partita.engine.ahead import Compiling, serving_jobs
+from partita.engine.engine import Engine
+from partita.engine.generation import likely_of
+from partita.engine.memory import Asked, AskedStep
+from partita.engine.not_finite import first_not_finite
+from partita.engine.prefixes import Prefixes
+from partita.engine.requests import Sample
+from partita.engine.slots import Place, Prompts, Slots, Tokens
+from partita.engine.stopping import Ending, Piece
+from partita.errors import InputError, NotFiniteError
+from partita.planner.run_memory import StepShape
+from partita.program.ops import NO_TOKEN
+from partita.scheduler import Capacity, Policy, Read, Request, Scheduler, Step
+from partita.scheduler import Sequence as Written
+from partita.server.metrics import Metrics
+from partita.specs.sampling import Sampling
+
+
+class Busy(Exception):
+    """The queue is full; `seconds` is when it is worth while to try again."""
+
+    def __init__(self, seconds: int):
+        super().__init__(f"the queue is full; try again in {seconds} s")
+        self.seconds = seconds
+
+
+class Stopping(Exception):
+    """The server takes no more requests."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping and takes no more requests")
+
+
+class Failed(Exception):
+    """A step failed under the request; the server goes on."""
+
+
+class TimedOut(Exception):
+    """A request's deadline has passed."""
+
+    def __init__(self) -> None:
+        super().__init__("the request took longer than the server allows")
+
+
+Tell = Callable[[int, Piece | Exception], None]
+"""Is told each piece of a sample, by its number, or why there will be no more (of sample -1: of all)."""
+
+
+@dataclass(eq=False)
+class Generation:
+    """One request on its way: its prompt's tokens, how they go on, and who is told."""
+
+    ids: Sequence[int]
+    sampling: Sampling
+    endings: list[Ending]  # of each sample
+    tell: Tell
+    request: Request
+    seed: int
+    came: float  # seconds of `time.monotonic`
+    began: float = 0.0  # when its prompt was begun
+    first: float = 0.0  # when its first token was there
+    last: float = 0.0
+    prompts: Prompts | None = None
+    tokens: int = 0  # written, of all samples
+
+    @property
+    def reused(self) -> int:
+        """Tokens of the prompt that did not have to be read."""
+        return self.request.reused
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the server takes on.
+
+    queue: requests that wait, at most. seconds: a request is ended after; None for never. prefixes: prompts
+    whose caches are kept for those that begin alike; None for as many as there are slots.
+    """
+
+    queue: int = 256
+    seconds: float | None = None
+    prefixes: int | None = None
+
+
+class EngineLoop:
+    """Runs an engine for whoever submits requests. Raises InputError (field "memory") where slots, and caches
+    kept for reuse, need more than there is."""
+
+    def __init__(self, engine: Engine, limits: Limits = Limits()):
+        self.engine, self.limits = engine, limits
+        (_, self.reading), (decoding, _) = engine.shapes.closed()
+        self.decoding = replace(decoding, own=())
+        self.context = engine.shapes.tokens
+        """Tokens, prompt and output, that a request may have."""
+        chunk = self.reading.widths[-1]
+        self.policy = Policy(
+            name="decode-first",
+            budget=self.decoding.count + chunk,
+            fused=False,
+            chunk=chunk,
+            quantum=chunk,
+            readers=1,
+        )
+        self.capacity = Capacity(slots=self.decoding.count, tokens=self.context)
+        kept = self.decoding.count if limits.prefixes is None else limits.prefixes
+        self._check_memory(kept)
+        tail = chunk - 1 if engine.model.window is not None else None
+        self.prefixes = Prefixes(kept, tail)
+        self._copied = jax.jit(partial(jax.tree.map, jnp.copy))
+        self._reset()
+        self.metrics = Metrics(engine.model.name, self)
+        self._numbers = count()
+        self._inbox: list[tuple[str, Generation]] = []
+        self._condition = threading.Condition()
+        self._stopping = False
+        self._waiting = 0  # requests that have not been admitted
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.ready = threading.Event()
+        self.error: BaseException | None = None
+        """Why the thread has ended, where it should not have."""
+
+    def _check_memory(self, kept: int) -> None:
+        engine, reading, into = self.engine, self.reading, self.decoding
+        engine.memory.check(Asked((1,), (Sampling(max_tokens=max(1, self.context - 1)),), into.count))
+        widest = reading.widths[-1]
+        each = _bytes(engine.programs.cache(reading.layout, reading.rows, reading.room or 0, widest))
+        slots = _bytes(engine.programs.slots(into.layout, into.count, into.capacity))
+        shape = StepShape(reading.rows, widest, reading.room)
+        engine.memory.check(AskedStep(reading.layout, shape, "full", kept_bytes=slots + kept * each))
+
+    def _reset(self) -> None:
+        self.slots = Slots(self.engine.programs, self.engine.parameters, self.decoding)
+        self.scheduler = Scheduler(self.capacity, self.policy)
+        self.prefixes.clear()
+        self.running: dict[Request, Generation] = {}
+
+    # -- from other threads ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Compiles all steps in the background, then takes requests; `ready` is set then."""
+        self._thread.start()
+
+    def check(self, ids: Sequence[int], sampling: Sampling) -> Request:
+        """What the scheduler is asked. Raises InputError naming the field of what can never be served."""
+        tokens = len(ids) + sampling.max_tokens
+        if tokens > self.context:
+            message = (
+                f"prompt {len(ids)} + output {sampling.max_tokens} exceeds the {self.context} tokens served"
+            )
+            raise InputError("context", tokens, message)
+        if sampling.n > self.capacity.slots:
+            raise InputError("n", sampling.n, f"at most {self.capacity.slots} samples of a prompt are served")
+        return Request(next(self._numbers), len(ids), sampling.max_tokens, sampling.n)
+
+    def submit(
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        ending: Callable[[], Ending],
+        tell: Tell,
+        priority: int = 0,
+        key: str = "",
+    ) -> Generation:
+        """Puts a request in the queue. Raises Busy where that is full, Stopping while the server drains, and
+        InputError as `check` does."""
+        request, now = self.check(ids, sampling), time.monotonic()
+        request.priority, request.key, request.arrival = priority, key, now
+        request.deadline = inf if self.limits.seconds is None else now + self.limits.seconds
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        found = Generation(
+            ids, sampling, [ending() for _ in range(sampling.n)], tell, request, seed, came=now
+        )
+        with self._condition:
+            if self._stopping or self.error is not None:
+                raise Stopping
+            if self._waiting >= self.limits.queue:
+                raise Busy(self.metrics.seconds_for(self._waiting))
+            self._waiting += 1
+            self._inbox.append(("add", found))
+            self._condition.notify()
+        return found
+
+    def cancel(self, generation: Generation) -> None:
+        """Nobody waits for it any more; its slots are free before the next step. It is told nothing more."""
+        with self._condition:
+            self._inbox.append(("cancel", generation))
+            self._condition.notify()
+
+    def stop(self) -> None:
+        """Takes no more requests, and ends once those that there are have ended."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    @property
+    def waiting(self) -> int:
+        return self._waiting
+
+    def join(self, seconds: float | None = None) -> bool:
+        """Waits for the end; whether it has come."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    # -- the thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            Compiling(serving_jobs(self.engine.programs, self.reading, self.decoding)).wait()
+            self._warm()
+            self.ready.set()
+            while self._take():
+                self._step()
+        except BaseException as error:
+            self.error = error
+            self._give_up(error)
+            raise
+
+    def _warm(self) -> None:
+        """Runs one short prompt twice, so that whatever else a first step needs is there."""
+        tokens = min(2 * self.reading.widths[-1], self.context - 2)
+        if tokens < 1:
+            return
+        ids, sampling = [0] * tokens, Sampling(max_tokens=2, ignore_eos=True)
+        for _ in range(2):
+            request = self.check(ids, sampling)
+            silent: Tell = lambda sample, piece: None  # noqa: E731
+            self._add(Generation(ids, sampling, [Ending(sampling)], silent, request, 0, time.monotonic()))
+            while self.running:
+                self._step()
+        self.prefixes.clear()
+        self.metrics = Metrics(self.engine.model.name, self)
+
+    def _take(self) -> bool:
+        """Takes what has come in; waits where there is nothing to do. False once all is done for good."""
+        with self._condition:
+            while not self._inbox and not self.running:
+                if self._stopping:
+                    return False
+                self._condition.wait()
+            inbox, self._inbox = self._inbox, []
+        for what, generation in inbox:
+            if what == "add":
+                self._add(generation)
+            else:
+                self._end(generation, "abort")
+        return True
+
+    def _add(self, generation: Generation) -> None:
+        self.running[generation.request] = generation
+        self.scheduler.add(generation.request)
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        for request in self.scheduler.expire(now):
+            generation = self.running[request]
+            generation.tell(-1, TimedOut())
+            self._end(generation, "abort")
+        head = self.scheduler.queue.head(self.scheduler.decoded)
+        if head is not None and not head.preemptions:
+            head.prefix = self.prefixes.match(self.running[head].ids)[1]
+        step = self.scheduler.schedule(now)
+        if not step:
+            return
+        try:
+            ended = self._decode(step) + [one for read in step.reads for one in self._read(read)]
+            self.scheduler.finish(step, ended)
+        except Exception as error:
+            self._failed(error)
+            return
+        self.metrics.stepped(step.read_tokens + step.decode)
+        for request in {sequence.request for sequence in ended}:
+            if request.state == "ended" and request in self.running:
+                self._end(self.running[request], "")
+
+    def _decode(self, step: Step) -> list[Written]:
+        """A token for every running sequence; those that have ended with it."""
+        if not step.decode:
+            return []
+        return self._push(self.slots.step(), list(self.scheduler.running.values()))
+
+    def _read(self, read: Read) -> list[Written]:
+        """The next chunk of a prompt; with the last its sequences begin. Those of them that end at once."""
+        generation = self.running.get(read.request)
+        if generation is None:
+            return []
+        if generation.prompts is None:
+            self._begin(generation, read.start)
+        prompts = generation.prompts
+        assert prompts is not None
+        while prompts.read < read.start + read.tokens and not prompts.done:
+            self.slots.advance(prompts)
+        if not read.ends:
+            return []
+        sequences = list(read.request.live)
+        places = [
+            Place(0, sequence.slot, Sample(generation.sampling, generation.seed, sequence.sample))
+            for sequence in sequences
+        ]
+        found = self.slots.insert(prompts, places)
+        self.prefixes.keep(generation.ids, prompts.cache)
+        generation.prompts = None
+        return self._push(found, sequences)
+
+    def _begin(self, generation: Generation, start: int) -> None:
+        reading, ids = self.reading, generation.ids
+        generation.began = time.monotonic()
+        with self._condition:
+            self._waiting -= self._waiting > 0
+        widths = self.engine.shapes.widths(reading, len(ids) - start)
+        prompts = self.slots.begin([ids], reading.layout, reading.rows, widths, reading.room)
+        if start:
+            prefix, _ = self.prefixes.match(ids)
+            assert prefix is not None  # nothing came between
+            self.prefixes.used(prefix)
+            logits = self.engine.programs.last_logits(reading.layout, reading.rows)
+            prompts.cache, prompts.logits = self._copied(prefix.cache), self.engine.programs.empty(logits)
+            prompts.room, prompts.read = reading.room or 0, start
+        generation.prompts = prompts
+
+    def _push(self, found: Tokens, sequences: Sequence[Written]) -> list[Written]:
+        """Gives each sequence its new tokens; those that have ended, whose slots are free."""
+        ended, now = [], time.monotonic()
+        for sequence in sequences:
+            generation = self.running[sequence.request]
+            ending = generation.endings[sequence.sample]
+            for token, numbers in found.of(sequence.slot):
+                if token == NO_TOKEN:
+                    generation.tell(-1, self._not_finite(generation, ending))
+                    ended += generation.request.live
+                    break
+                piece = ending.push(token, likely_of(numbers, generation.sampling.logprobs))
+                generation.tokens += 1
+                self.metrics.token(generation, now)
+                generation.tell(sequence.sample, piece)
+                if ending.finish is not None:
+                    ended.append(sequence)
+                    break
+        for sequence in ended:
+            if sequence.slot >= 0 and self.slots.samples[sequence.slot] is not None:
+                self.slots.free(sequence.slot)
+        return ended
+
+    def _not_finite(self, generation: Generation, ending: Ending) -> NotFiniteError:
+        engine = self.engine
+        ids = [*generation.ids, *ending.tokens]
+        where = first_not_finite(engine.programs, engine.parameters, engine.roles["prefill"], ids)
+        what = "the activations" if where else "the logits over the temperature"
+        return NotFiniteError(engine.model.name, f"{what} became infinite {where or ''}".rstrip())
+
+    def _end(self, generation: Generation, reason: str) -> None:
+        """A request is over: nothing of it is left in slots, queue or scheduler."""
+        request = generation.request
+        if self.running.pop(request, None) is None:
+            return
+        with self._condition:
+            if not generation.began:
+                self._waiting -= self._waiting > 0
+        for sequence in request.live:
+            if sequence.slot >= 0 and self.slots.samples[sequence.slot] is not None:
+                self.slots.free(sequence.slot)
+        if request.state != "ended":
+            self.scheduler.cancel(request)
+        generation.prompts = None
+        self.metrics.ended(generation, reason or (generation.endings[0].finish or "stop"))
+
+    def _failed(self, error: Exception) -> None:
+        """A step has failed: what was in the slots is lost, and the server goes on with empty ones."""
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        self._give_up(Failed(f"a step failed: {text}"))
+        self._reset()
+
+    def _give_up(self, error: BaseException) -> None:
+        reason = error if isinstance(error, Exception) else Failed(str(error))
+        for generation in list(self.running.values()):
+            generation.tell(-1, reason)
+            self.metrics.ended(generation, "error")
+        self.running.clear()
+        with self._condition:
+            left, self._inbox, self._waiting = self._inbox, [], 0
+        for what, generation in left:
+            if what == "add":
+                generation.tell(-1, reason)
+
+
+def _bytes(cache: Any) -> int:
+    return sum(math.prod(t.shape) * t.dtype.itemsize for t in jax.tree.leaves(cache))

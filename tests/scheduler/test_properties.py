@@ -186,7 +186,7 @@ class Serving(RuleBasedStateMachine):
         assert sorted(held + free) == list(range(6))
         assert {s.slot: s for r in self.requests if r.state == "running" for s in r.live} == scheduler.running
         assert set(scheduler.reading) == {r for r in self.requests if r.state == "reading"}
-        assert len(scheduler.queue) == sum(r.state == "waiting" for r in self.requests)
+        assert scheduler.queue.waiting == sum(r.state == "waiting" for r in self.requests)
         for request in self.requests:
             each = 6 // self.capacity.shards
             if request.state in ("reading", "running"):
@@ -237,7 +237,7 @@ class Serving(RuleBasedStateMachine):
         assert set(self.ended) == {(r.number, s.sample) for r in self.requests for s in r.sequences}
         assert self.scheduler.memory.used_slots == 0
         assert self.scheduler.memory.used_blocks == 0
-        assert len(self.scheduler.queue) == 0
+        assert self.scheduler.queue.waiting == 0
         assert not self.scheduler.reading
         for shard in self.scheduler.memory.shards:
             if shard.blocks is not None:

@@ -256,7 +256,7 @@ def test_a_deadline_ends_what_waits_reads_or_runs():
     assert (scheduler.wakes(0.0), scheduler.expire(4.9)) == (5.0, [])
     assert scheduler.expire(5.0) == [runs, reads, waits]
     assert {r.reason for r in (runs, reads, waits)} == {"deadline"}
-    assert (scheduler.memory.used_slots, len(scheduler.queue), bool(scheduler.schedule())) == (0, 0, False)
+    assert (scheduler.memory.used_slots, scheduler.queue.waiting, bool(scheduler.schedule())) == (0, 0, False)
 
 
 def test_prompts_get_what_the_limit_on_the_time_between_tokens_leaves_until_they_are_due():

@@ -49,10 +49,11 @@ class Blocks:
 
     def take(self, count: int) -> None:
         """Raises ValueError where there are not as many."""
-        if count > self.available:
+        held = self.private + count + len(self._holders)
+        if held - len(self._unused) > self.total:
             raise ValueError(f"{count} blocks are wanted of {self.available}")
         self.private += count
-        while self.private + len(self._holders) > self.total:
+        for _ in range(held - self.total):
             oldest = next(iter(self._unused))
             del self._unused[oldest], self._holders[oldest]
             self.evicted.append(oldest)
@@ -69,19 +70,22 @@ class Blocks:
 
     def starting(self, decoded: int, steps: int) -> int:
         """Blocks that are started in the `steps` decode steps after the first `decoded`."""
-        if not self.growing:
-            return 0
-        whole, part = divmod(steps, self.size)
         classes, size = self.classes, self.size
-        return whole * self.growing + sum(classes[-(decoded + i) % size] for i in range(part))
+        if steps == 1:
+            return classes[-decoded % size]
+        whole, part = divmod(steps, size)
+        found = whole * self.growing
+        for step in range(decoded, decoded + part):
+            found += classes[-step % size]
+        return found
 
     def most_steps(self, decoded: int) -> float:
         """Decode steps that the blocks are enough for; infinite where nothing grows."""
         if not self.growing:
             return inf
         cycles, left = divmod(self.available, self.growing)
-        steps = cycles * self.size
-        while (left := left - self.classes[-(decoded + steps) % self.size]) >= 0:
+        classes, size, steps = self.classes, self.size, cycles * self.size
+        while (left := left - classes[-(decoded + steps) % size]) >= 0:
             steps += 1
         return steps
 

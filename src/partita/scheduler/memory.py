@@ -91,6 +91,7 @@ class Memory:
             )
             for i in range(capacity.shards)
         ]
+        self.used_slots = 0
         self._blocks = [shard.blocks for shard in self.shards if shard.blocks is not None]
 
     @property
@@ -99,17 +100,13 @@ class Memory:
         return sum(blocks.used for blocks in self._blocks)
 
     @property
-    def used_slots(self) -> int:
-        return self.capacity.slots - sum(len(shard.free) for shard in self.shards)
-
-    @property
     def cached_blocks(self) -> int:
         """Blocks that nobody holds and that can be reused."""
         return sum(blocks.cached for blocks in self._blocks)
 
     def evicted(self) -> list[Hashable]:
         """Shared blocks that have been given up since this was last asked."""
-        found = []
+        found: list[Hashable] = []
         for blocks in self._blocks:
             if blocks.evicted:
                 found += blocks.evicted
@@ -143,6 +140,7 @@ class Memory:
         shard.requests += 1
         for sequence in request.live:
             sequence.slot = shard.free.pop()
+            self.used_slots += 1
         request.shard, request.held, request.private = index, matched, own
         request.read = request.reused = reused
         return True
@@ -237,23 +235,23 @@ class Memory:
             if not self.whole:
                 blocks.grows(sequence.base, -1)
         shard.free.append(sequence.slot)
+        self.used_slots -= 1
         sequence.slot = -1
 
     # -- steps ----------------------------------------------------------------------------------------------
 
     def short(self, decoded: int) -> int | None:
         """A shard whose memory is not enough for the next decode step."""
-        for index, shard in enumerate(self.shards):
-            blocks = shard.blocks
-            if blocks is not None and blocks.starting(decoded, self.capacity.ahead) > blocks.available:
+        for index, blocks in enumerate(self._blocks):
+            if blocks.growing and blocks.starting(decoded, self.capacity.ahead) > blocks.available:
                 return index
         return None
 
     def grow(self, decoded: int, steps: int) -> None:
         """The first `decoded` decode steps are followed by so many more."""
         for blocks in self._blocks:
-            if blocks.growing:
-                blocks.take(blocks.starting(decoded, steps))
+            if blocks.growing and (count := blocks.starting(decoded, steps)):
+                blocks.take(count)
 
     def jump(self, sequence: Sequence, decoded: int, tokens: int) -> None:
         """A sequence grows by so many tokens more than others, before its base says so."""
@@ -266,5 +264,7 @@ class Memory:
 
     def most_steps(self, decoded: int) -> float:
         """Decode steps of one token that pass until `short` finds a shard."""
-        most = min((blocks.most_steps(decoded) for blocks in self._blocks), default=inf)
+        most = inf
+        for blocks in self._blocks:
+            most = min(most, blocks.most_steps(decoded))
         return most - self.capacity.ahead + 1

@@ -90,9 +90,7 @@ class Queue:
     def __init__(self) -> None:
         self._levels: dict[int, _Level] = {}
         self._order: list[int] = []  # priorities, ascending
-
-    def __len__(self) -> int:
-        return sum(level.count for level in self._levels.values())
+        self.waiting = 0
 
     @property
     def ranks(self) -> int:
@@ -108,6 +106,7 @@ class Queue:
         level = self._level(request.priority)
         account = level.account(request.key)
         level.count += 1
+        self.waiting += 1
         if request.preemptions:
             level.chosen = None  # it may be before whoever came later
         if account.head() is None:
@@ -123,6 +122,8 @@ class Queue:
 
     def head(self, decoded: int) -> Request | None:
         """Who is next, if anybody."""
+        if not self.waiting:
+            return None
         for priority in self._order:
             level = self._levels[priority]
             if level.count:
@@ -133,6 +134,7 @@ class Queue:
         """A request no longer waits, as its state says already; `served`: since it was admitted."""
         level = self._level(request.priority)
         level.count -= 1
+        self.waiting -= 1
         if served:
             level.last = level.account(request.key).service(decoded)
 

@@ -32,6 +32,7 @@ policies = st.builds(
     readers=st.sampled_from([None, 1, 2]),
     reserve=st.sampled_from(["prompt", "whole"]),
     watermark=st.sampled_from([0.0, 0.1]),
+    paced=st.booleans(),
 )
 
 

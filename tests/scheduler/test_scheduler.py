@@ -261,7 +261,7 @@ def test_a_deadline_ends_what_waits_reads_or_runs():
 
 def test_prompts_get_what_the_limit_on_the_time_between_tokens_leaves_until_they_are_due():
     pace = Pace(tokens=lambda sequences, cached: 3, max_ttft=10.0)
-    scheduler = Scheduler(Capacity(slots=2), Policy(name="p", budget=20), pace)
+    scheduler = Scheduler(Capacity(slots=2), Policy(name="p", budget=20, paced=True), pace)
     scheduler.add(Request(0, 8, 50))
     scheduler.finish(scheduler.schedule(0.0))  # nobody runs: no limit to keep
     scheduler.add(Request(1, 25, 1, arrival=1.0))

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,7 +71,8 @@ def test_one_request_alone_takes_its_prompt_and_a_step_for_each_token_but_the_fi
     assert found.ttft.tolist() == [2.0]
     assert found.e2e == pytest.approx([2.0 + 4 + 0.01 * (9 + 10 + 11 + 12)])
     assert found.tpot == pytest.approx([1 + 0.01 * 10.5])
-    assert found.seconds == found.busy_seconds == found.e2e[0]
+    assert found.seconds == found.e2e[0]
+    assert found.busy_share == pytest.approx(1 - 3 / (3 + found.seconds))  # nobody is there for 3 s
 
 
 def test_what_comes_during_a_step_is_seen_at_its_end():
@@ -119,7 +121,7 @@ def test_a_queue_with_regular_service_waits_as_pollaczek_and_khinchine_say():
     found = simulate(server(Round(), slots=1), POLICY, sent)
     waited = found.ttft.mean() - 2
     assert waited == pytest.approx(3.0, rel=0.05)
-    assert found.busy_seconds / found.seconds == pytest.approx(0.5, rel=0.02)
+    assert found.busy_share == pytest.approx(0.5, rel=0.02)
 
 
 def test_a_cached_prefix_is_not_read():
@@ -139,8 +141,8 @@ def test_goodput_counts_who_is_within_both_limits():
 
 def test_a_limit_on_the_time_between_tokens_is_kept_while_a_long_prompt_is_read():
     both = Load(np.array([8, 400]), np.array([60, 2]), np.zeros(2, np.int64), np.array([0.0, 2.5]))
-    free = simulate(server(Round(), slots=2), POLICY, both)
-    kept = simulate(server(Round(), Limits(tpot=3.0), slots=2), POLICY, both)
+    free = simulate(server(Round(), Limits(tpot=3.0), slots=2), POLICY, both)
+    kept = simulate(server(Round(), Limits(tpot=3.0), slots=2), replace(POLICY, paced=True), both)
     assert max(free.itl[0]) == pytest.approx(101.0)
     assert max(kept.itl[0]) == pytest.approx(3.0)
     assert kept.ttft[1] > free.ttft[1]

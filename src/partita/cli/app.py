@@ -24,6 +24,7 @@ _COMMANDS = {
     "plan": "plan:command",
     "predict": "predict:command",
     "explain": "explain:command",
+    "simulate": "simulate:command",
     "models": "catalogue:models",
     "clusters": "catalogue:clusters",
     "generate": "generate:command",

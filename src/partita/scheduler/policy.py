@@ -32,6 +32,7 @@ class Policy:
     reserve: KV memory that a request must find to be admitted: of its prompt (it may be preempted later) or
         of its whole output too (it never is).
     watermark: share of the blocks that admission leaves free, for what is running to grow into.
+    paced: whether prompts get only what the limit on the time between tokens leaves, where there is one.
     switches: whether decode changes between the layouts that the driver offers.
     """
 
@@ -46,6 +47,7 @@ class Policy:
     readers: int | None = None
     reserve: Reserve = "prompt"
     watermark: float = 0.01
+    paced: bool = False
     switches: bool = False
 
     def __post_init__(self) -> None:
@@ -70,8 +72,9 @@ POLICIES = {
         # TensorRT-LLM in-flight batching without chunked context: whole prompts beside decode, up to
         # max_num_tokens (8192), admitted when they can run to their end (GUARANTEED_NO_EVICT)
         Policy(name="mixed", budget=8192, chunked=False, reserve="whole", watermark=0.0),
-        # Partita: decode first, and decode in the layout that is best for the sequences there are
-        Policy(name="switching", budget=8192, fused=False, switches=True),
+        # Partita: decode first, chunks as large as the limit on the time between tokens allows, and decode in
+        # the layout that is best for the sequences there are
+        Policy(name="switching", budget=8192, fused=False, paced=True, switches=True),
     )
 }
 

@@ -53,7 +53,7 @@ class Scheduler:
             raise InputError(
                 "budget", policy.budget, f"must be at least {least} tokens for {capacity.slots} slots"
             )
-        self.capacity, self.policy, self.pace = capacity, policy, pace
+        self.capacity, self.policy, self.pace = capacity, policy, pace if policy.paced else None
         self.switching = switching if policy.switches else None
         self.memory = Memory(capacity, policy)
         self.queue = Queue()

@@ -61,7 +61,7 @@ class Result:
     prompt: NDArray[np.int64]
     itl: tuple[Floats, Floats]
     seconds: float  # from the first arrival to the last end
-    busy_seconds: float
+    busy_share: float  # of all time, that of requests that do not count among it
     steps: int
     series: Series
     most_waiting: int
@@ -107,7 +107,7 @@ class Result:
             "policy": self.policy,
             "requests": len(self.ttft),
             "seconds": self.seconds,
-            "busy_share": self.busy_seconds / self.seconds,
+            "busy_share": self.busy_share,
             "steps": self.steps,
             **{f"{name}_seconds": found for name, found in self.percentiles().items()},
             "good_share": good,

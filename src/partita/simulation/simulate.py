@@ -82,7 +82,7 @@ class _Run:
             prompt=load.prompt[skip:],
             itl=self.recording.gaps(),
             seconds=float(end.max() - arrival.min()),
-            busy_seconds=self.busy,
+            busy_share=self.busy / self.now if self.now else 0.0,
             steps=self.steps,
             series=self.recording.series(self.now),
             most_waiting=self.recording.most_waiting,

@@ -6,7 +6,8 @@
 
 The first line names the columns, in any order: `prompt` and `output` in tokens are needed; `prefix`, the
 cached tokens at the start of the prompt, is 0 without a column; `weight`, how often the request comes, is 1.
-A column `arrival` is ignored. Blank lines are skipped.
+A column `arrival` says when each request came: seconds from any moment on, or dates and times as ISO 8601 has
+them. Only who asks for arrivals looks at it. Blank lines are skipped.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import csv
 import io
 import os
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partita.errors import InputError
 from partita.specs.traffic import RANGES, WEIGHTS, Traffic, positive, whole
@@ -34,12 +37,51 @@ def read_trace(path: str | os.PathLike[str], field: str = "trace") -> Traffic:
     Raises InputError on `field` with the path; the message names the line (the first is 1), the column and
     what it holds.
     """
+    return _read(path, field, arrivals=False)[0]
+
+
+def read_arrivals(
+    path: str | os.PathLike[str], field: str = "trace"
+) -> tuple[Traffic, NDArray[np.float64] | None]:
+    """The same, and the seconds at which each request came, float64 [n]; None without that column."""
+    return _read(path, field, arrivals=True)
+
+
+def _read(
+    path: str | os.PathLike[str], field: str, arrivals: bool
+) -> tuple[Traffic, NDArray[np.float64] | None]:
     path = os.fspath(path)
     text = _text(path, field)
     try:
-        return _traffic(*_rows(text))
+        rows = _rows(text)
+        return _traffic(*rows), _arrivals(*rows) if arrivals else None
     except ValueError as error:
         raise InputError(field, path, str(error)) from None
+
+
+def _arrivals(rows: list[list[str]], lines: list[int]) -> NDArray[np.float64] | None:
+    """Seconds of the column, if there is one. Raises ValueError with the line."""
+    names = [name.strip().lower() for name in rows[0]]
+    if "arrival" not in names:
+        return None
+    texts, accepted = (
+        [row[names.index("arrival")] for row in rows[1:]],
+        "must be seconds, or an ISO date and time",
+    )
+    return np.array(_numbers("arrival", texts, lines[1:], _moment, accepted), np.float64)
+
+
+def _moment(text: str) -> float | None:
+    """Seconds, or the seconds of a date and time since 1970, in UTC where it names no zone."""
+    try:
+        found = float(text)
+    except ValueError:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        found = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return found if abs(found) < 1e12 else None
 
 
 def _text(path: str, field: str) -> str:

@@ -92,6 +92,9 @@ class Queue:
         self._order: list[int] = []  # priorities, ascending
         self.waiting = 0
 
+    def __len__(self) -> int:
+        return self.waiting
+
     @property
     def ranks(self) -> int:
         """Priorities and keys that there have been: with one, whoever comes is last."""

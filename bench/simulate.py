@@ -2,9 +2,9 @@
 
     python bench/simulate.py [--requests 1000000] [--json simulate.json]
 
-The load: prompts of 128 to 4,096 tokens and outputs of 16 to 500, mixed, Poisson arrivals at shares of what the
-server sustains, Llama 3.1 8B on two H100 with 256 slots and as much KV memory as they have. Seconds are those of
-the process, so that a busy machine disturbs them little; those by the clock are given beside them.
+The load: prompts of 128 to 4,096 tokens and outputs of 16 to 500, mixed, Poisson arrivals at shares of what
+the server sustains, Llama 3.1 8B on two H100 with 256 slots and as much KV memory as they have. Seconds are
+those of the process, so that a busy machine disturbs them little; those by the clock are given beside them.
 
 Scheduling alone: `schedule` and `finish` of full slots in which a request ends and another begins every few
 steps, without any model.

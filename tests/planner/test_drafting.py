@@ -5,11 +5,8 @@ from dataclasses import replace
 import pytest
 
 import partita
-from partita.planner.draft_steps import StepShape, step_ratio
 from partita.planner.drafting import drafted_steps
 from partita.planner.pair import Pair
-from partita.sharding import Mesh, parse_layout, plan_storage, resolve
-from partita.specs import Formats, catalogue_chip, catalogue_model
 from partita.specs.drafts import DraftRequest, published_drafts, tokens_per_step
 
 
@@ -59,17 +56,3 @@ def test_without_an_acceptance_those_published_for_the_method(pair: Pair):
     [step] = drafted_steps(pair, DraftRequest("mtp", drafted=3))
     assert (step.drafted, step.tokens) == (3, pytest.approx(tokens_per_step(0.875, 3)))
     assert [step.drafted for step in drafted_steps(pair, DraftRequest("mtp", 0.5))] == list(range(1, 8))
-
-
-def test_a_step_ratio_is_of_bytes_then_of_flops():
-    model, mesh = catalogue_model("smollm2-135m"), Mesh("x", (1,))
-    roles = parse_layout("ws1d/batch", mesh.axes)
-    storage, formats = plan_storage(model, mesh, roles, roles), Formats.all_in("f32")
-
-    def ratio(batch: int) -> float:
-        layout = resolve(roles, storage, mesh, batch, 1)
-        shape = StepShape(batch, 8, 512)
-        return step_ratio(model, layout, mesh, formats, catalogue_chip("xeon-8480"), shape)
-
-    assert ratio(1) == pytest.approx(1, abs=0.01)
-    assert 1.01 < ratio(8) < ratio(1024) < 8

@@ -383,7 +383,7 @@ class Engine:
         """What drafts for these slots."""
         if self.draft != "auto":
             return Drafter(self.draft, slots.width, Pace(1.0))
-        from partita.planner.draft_steps import step_ratio  # the planner is slow to import
+        from partita.planner.step_ratio import step_ratio  # the planner is slow to import
 
         shape = StepShape(slots.count, slots.width, slots.capacity)
         on = slots.layout, self.mesh, self.formats, self.chip or chip("xeon-8480")

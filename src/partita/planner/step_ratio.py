@@ -11,8 +11,6 @@ from partita.specs.formats import Formats
 from partita.specs.hardware import Chip
 from partita.specs.model import Model
 
-__all__ = ["StepShape", "step_ratio"]
-
 
 def step_ratio(
     model: Model, layout: Layout, mesh: Mesh, formats: Formats, chip: Chip, shape: StepShape

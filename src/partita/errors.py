@@ -28,6 +28,11 @@ class NotFiniteError(ArithmeticError):
         self.field, self.value, self.message = "model", model, message
 
 
+def one_line(said: object) -> str:
+    """What an error or a text says, in one line."""
+    return " ".join(str(said).split())
+
+
 def out_of_memory(error: BaseException) -> InputError | None:
     """What NumPy or JAX raises where there is no more memory, in one line; None for any other error."""
     if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):

@@ -12,7 +12,7 @@ from typing import Any
 
 from partita.checkpoints.messages import Message, checked, in_parts, joined
 from partita.checkpoints.template_renderer import RENDERER
-from partita.errors import InputError
+from partita.errors import InputError, one_line
 
 _FIELD = "tokenizer.chat_template"
 _MOST_CHARACTERS = 1 << 20
@@ -96,7 +96,7 @@ class ChatTemplate:
         try:
             return RENDERER.render(source, variables)
         except (TypeError, ValueError, RecursionError) as error:
-            problem = f"holds what JSON has no form for: {' '.join(str(error).split())}"
+            problem = f"holds what JSON has no form for: {one_line(error)}"
             raise InputError("messages", None, problem) from None
 
 

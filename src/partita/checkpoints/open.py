@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from partita.checkpoints.folder import open_folder
 from partita.checkpoints.protocol import StoredCheckpoint
-from partita.errors import InputError
+from partita.errors import InputError, one_line
 from partita.specs.catalogue import model_aliases, model_names
 from partita.specs.resolve import resolve_model
 
@@ -168,6 +168,5 @@ def fetch(repo: str, what: Literal["all", "config", "tokenizer"] = "all") -> Pat
             "no such folder here, and the Hugging Face Hub cannot be reached; give a folder or a .gguf file"
         )
     except Exception as error:  # of the disk, or of the library's client of the network, which has its own
-        problem = " ".join(str(error).split())
-        reason = f"could not be fetched from the Hugging Face Hub ({problem:.200})"
+        reason = f"could not be fetched from the Hugging Face Hub ({one_line(error):.200})"
     raise InputError("model", repo, reason)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.checkpoints.gguf_splitting import known_patterns
-from partita.errors import InputError
+from partita.errors import InputError, one_line
 
 _MOST_BYTES = 256 << 20
 """Of a file; the largest that are published, of 256,000 tokens, have 35 MB."""
@@ -39,7 +39,7 @@ def read_settings(path: Path) -> tuple[str, dict[str, Any]]:
     except UnicodeDecodeError:
         raise wrong("it is not a text in UTF-8") from None
     except (ValueError, RecursionError) as error:
-        raise wrong(" ".join(str(error).split())[:200]) from None
+        raise wrong(one_line(error)[:200]) from None
 
 
 def _but_model(text: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from tokenizers import Tokenizer as Backend
 
-from partita.errors import InputError
+from partita.errors import InputError, one_line
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def attempt(run: Callable[[], T]) -> T:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise Failure(" ".join(str(error).split())[:200]) from None
+        raise Failure(one_line(error)[:200]) from None
 
 
 def attempt_quietly(run: Callable[[], T]) -> T:

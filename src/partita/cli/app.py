@@ -18,7 +18,7 @@ import typer
 
 from partita.cli import stopping
 from partita.cli.usage import usage_error
-from partita.errors import InputError, NotFiniteError, out_of_memory
+from partita.errors import InputError, NotFiniteError, one_line, out_of_memory
 
 _COMMANDS = {
     "plan": "plan:command",
@@ -112,7 +112,7 @@ def _outcome(arguments: list[str]) -> int:
             raise
         if (short := out_of_memory(error)) is not None:
             return _refuse(short, arguments)
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = one_line(f"{type(error).__name__}: {error}")
         print(f"internal error: {text} (PARTITA_TRACEBACK=1 shows where)", file=sys.stderr)
         return 1
 
@@ -126,7 +126,7 @@ def _stopped() -> int:
 
 
 def _refuse(error: InputError | NotFiniteError, arguments: list[str]) -> int:
-    field, message = _as_typed(" ".join(error.field.split()), arguments), " ".join(error.message.split())
+    field, message = _as_typed(one_line(error.field), arguments), one_line(error.message)
     value = error.value if isinstance(error.value, str | int | None) else str(error.value)
     if isinstance(error.value, float) and math.isfinite(error.value):
         value = error.value

@@ -10,12 +10,17 @@ from partita.errors import InputError
 Kind = TypeVar("Kind")
 
 
-def whole_number(field: str, value: object, least: int = 1) -> int:
-    """A whole number, NumPy's too, but no bool. Raises InputError for anything else and below `least`."""
+def as_whole(value: object) -> int | None:
+    """The value, if it is a whole number, NumPy's too, but no bool; else None."""
     try:
-        number = None if isinstance(value, bool) else index(value)  # pyright: ignore[reportArgumentType]
+        return None if isinstance(value, bool) else index(value)  # pyright: ignore[reportArgumentType]
     except TypeError:
-        number = None
+        return None
+
+
+def whole_number(field: str, value: object, least: int = 1) -> int:
+    """The same. Raises InputError for what is none, and below `least`."""
+    number = as_whole(value)
     if number is None or number < least:
         raise InputError(field, _short(value), f"a whole number of at least {least} is accepted")
     return number

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from operator import index
 
 from pydantic import BaseModel, ConfigDict
 
 from partita.errors import InputError
+from partita.specs.arguments import as_whole
 
 MOST_LOGPROBS = 20
 """The most alternatives whose log-probabilities can be given beside each token."""
@@ -169,21 +169,14 @@ def _within(field: str, value: object, least: float, most: float, wanted: str) -
 
 def _count(field: str, value: object) -> int:
     least, most = _COUNTS[field]
-    number = _whole(value)
+    number = as_whole(value)
     if number is None or not least <= number <= most:
         raise InputError(field, value, f"a whole number from {least} to {most} is accepted")
     return number
 
 
-def _whole(value: object) -> int | None:
-    try:
-        return None if isinstance(value, bool) else index(value)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        return None
-
-
 def _token(field: str, value: object) -> int:
-    number = _whole(value)
+    number = as_whole(value)
     if number is None or not 0 <= number < 2**31:
         raise InputError(field, value, "must be a token id, a whole number from 0 up")
     return number

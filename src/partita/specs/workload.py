@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from operator import index
-
 from pydantic import BaseModel, ConfigDict
 
 from partita.errors import InputError
+from partita.specs.arguments import as_whole
 
 # a phase's time is summed over its output tokens and over its chunks, one by one
 _MOST = {"output": 10**6}
@@ -83,7 +82,7 @@ class Workload(BaseModel):
 
 
 def _count(field: str, value: object) -> int:
-    number = _whole(value)
+    number = as_whole(value)
     if number is None or number < 1:
         raise InputError(field, value, "must be a whole number of at least 1")
     if number > _MOST.get(field, 10**9):
@@ -92,7 +91,7 @@ def _count(field: str, value: object) -> int:
 
 
 def _prefix(value: object, prompt: int) -> int:
-    number = _whole(value)
+    number = as_whole(value)
     if number is None or not 0 <= number < prompt:
         raise InputError(
             "prefix",
@@ -100,10 +99,3 @@ def _prefix(value: object, prompt: int) -> int:
             f"must be a whole number from 0 to {prompt - 1}: of {prompt} prompt tokens at least 1 is new",
         )
     return number
-
-
-def _whole(value: object) -> int | None:
-    try:
-        return None if isinstance(value, bool) else index(value)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        return None

@@ -12,6 +12,7 @@ from tests.engine.asking import engine, prompt, request
 from partita.engine.engine import EngineOptions
 from partita.engine.memory import Asked
 from partita.engine.shapes import Capacity
+from partita.errors import InputError
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -73,3 +74,10 @@ def test_what_is_expected_is_compiled_while_weights_are_placed(compiled: list[st
     runs = engine(options=options)
     runs.complete([prompt(random, tokens)], asked)
     assert len(compiled) == runs.programs.traced == 4
+
+
+@pytest.mark.parametrize(("sequences", "tokens", "field"), [(0, 8, "sequences"), (8, True, "tokens")])
+def test_a_capacity_is_of_whole_numbers(sequences: int, tokens: int, field: str):
+    with pytest.raises(InputError, match=rf"capacity\.{field}: .* whole number of at least 1"):
+        Capacity(sequences, tokens)
+    assert Capacity(np.int64(3), 8).sequences == 3

@@ -26,7 +26,7 @@ from partita.engine.memory import Asked, AskedLogits, AskedStep, InOneLine, Memo
 from partita.engine.not_finite import first_not_finite
 from partita.engine.parameters import place
 from partita.engine.requests import check_prompts, fitted, separate, whole_ids
-from partita.engine.shapes import Capacity, Reading, StepShapes, StepSizes
+from partita.engine.shapes import BUCKET, Capacity, Reading, StepShapes, StepSizes
 from partita.engine.slots import Prompts, Slots
 from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
@@ -46,9 +46,6 @@ from partita.specs.sampling import Sampling
 if TYPE_CHECKING:
     from partita.planner.plan import Plan
     from partita.planner.saved import SavedPlan
-
-_BUCKET = 16
-"""Prompts that only their logits are asked of are padded to multiples of this, so that few shapes compile."""
 
 _STEP_TOKENS = {True: 16, False: 256}
 """What a step costs beside its tokens, in tokens, on CPU devices and on others: it reads all weights, in a
@@ -251,7 +248,7 @@ class Engine:
         both = union(prefill.batch_axes, decode.batch_axes)
         rows = ceil_to(len(prompts), product(self.mesh.size, both))
         positions = union(prefill.query_axes, self.storage.s_axes)  # and the cache over these
-        width = ceil_to(longest, math.lcm(_BUCKET, product(self.mesh.size, positions)))
+        width = ceil_to(longest, math.lcm(BUCKET, product(self.mesh.size, positions)))
         tokens, lengths = np.zeros((rows, width), np.int32), np.ones(rows, np.int32)
         for row, ids in enumerate(prompts):
             tokens[row, : len(ids)], tokens[row, len(ids) :], lengths[row] = ids, ids[-1], len(ids)

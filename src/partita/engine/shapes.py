@@ -11,23 +11,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.errors import InputError
 from partita.program.sampling import KINDS, Kind
 from partita.sharding.layout import Layout, Storage, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.padding import ceil_to, product, union
 from partita.sharding.roles import Roles
+from partita.specs.arguments import whole_number
 
-_BUCKET = 16
-"""Beyond the capacity tokens are rounded up to multiples of this, or of more."""
+BUCKET = 16
+"""Tokens of what is run in shapes of its own are rounded up to multiples of this, or of more, so that few
+shapes compile."""
 
 
 @dataclass(frozen=True)
 class Capacity:
     """Sequences that are decoded together, and tokens of each, prompt and output, in one set of shapes.
 
-    Every decode step reads as many tokens' keys and values as this, used or not. Raises InputError for
-    numbers below 1.
+    Every decode step reads as many tokens' keys and values as this, used or not. Raises InputError for what
+    is no whole number of at least 1.
     """
 
     sequences: int = 8
@@ -35,9 +36,7 @@ class Capacity:
 
     def __post_init__(self) -> None:
         for field in ("sequences", "tokens"):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError("capacity", value, f"1 or more {field} are accepted")
+            object.__setattr__(self, field, whole_number(f"capacity.{field}", getattr(self, field)))
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class StepShapes:
 
     def _bucket(self, tokens: int) -> int:
         """So many tokens or up to an eighth more, so that few shapes compile; as long as the model takes."""
-        found = ceil_to(tokens, max(_BUCKET, (1 << (tokens - 1).bit_length()) // 16))
+        found = ceil_to(tokens, max(BUCKET, (1 << (tokens - 1).bit_length()) // 16))
         return found if self.longest is None else max(tokens, min(found, self.longest))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,7 +101,6 @@ def test_the_least_of_what_the_system_says(name: str, tmp_path: Path):
 
 @pytest.mark.parametrize(("limit", "taken"), [("RLIMIT_AS", "VmSize"), ("RLIMIT_DATA", "VmData")])
 def test_limits_of_the_process(limit: str, taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    resource: Any = pytest.importorskip("resource")
     root = tree(tmp_path, {"proc/meminfo": MEMINFO, "proc/self/status": f"Name: x\n{taken}:\t 900 kB\n"})
     none = (resource.RLIM_INFINITY,) * 2
     one = getattr(resource, limit)

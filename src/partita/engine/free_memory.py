@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -71,16 +72,11 @@ def _available(root: Path) -> Iterator[int]:
     if (free := _table(root / "proc/meminfo").get("MemAvailable")) is not None:
         yield free
     elif root == _ROOT:
-        with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
-            yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _of_limits(root: Path) -> Iterator[int]:
     """What RLIMIT_AS and RLIMIT_DATA leave of the process's mappings."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
     status = _table(root / "proc/self/status")
     for limit, taken in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         most, _ = resource.getrlimit(limit)

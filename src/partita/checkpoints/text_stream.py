@@ -20,7 +20,8 @@ from partita.checkpoints.tokenizer_json import steps
 from partita.checkpoints.tokenizer_library import decode
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-_BYTE_PIECE = re.compile(r"<0x[0-9A-Fa-f+][0-9A-Fa-f]>")  # what ByteFallback reads as a byte
+_BYTE_PIECE = re.compile(r"<0x[0-9A-Fa-f+][0-9A-Fa-f]>")
+"""What ByteFallback reads as a byte: Rust, which reads the two characters, takes "+A" for the number 10."""
 _CHARACTER = 3
 """A character that is not whole yet has at most so many bytes, and so at most so many tokens."""
 _BY_TOKEN = ("Metaspace", "WordPiece", "CTC", "BPEDecoder", "Replace")

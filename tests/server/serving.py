@@ -11,7 +11,8 @@ from tests.engine.asking import engine
 from partita.engine.engine import Engine, EngineOptions
 from partita.engine.shapes import Capacity
 from partita.engine.stopping import Ending, Piece
-from partita.server.loop import EngineLoop, Generation, Limits
+from partita.server.generation import Generation
+from partita.server.loop import EngineLoop, Limits
 from partita.specs.sampling import Sampling
 
 SLOTS, CONTEXT = 4, 64

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from prometheus_client.parser import text_string_to_metric_families
 from tests.engine.asking import MODEL, prompt, request, tokenizer
+from tests.server.asking_http import ask, events
 from tests.server.serving import CONTEXT, SLOTS, alone, quiet, small_engine, started
 
 from partita.checkpoints.chat_template import ChatTemplate
-from partita.server.app import create_app
 from partita.server.service import Service
 from partita.specs.sampling import Sampling
 
@@ -34,32 +31,6 @@ def service() -> Iterator[Service]:
     yield Service(loop, "tiny")
     loop.stop()
     assert loop.join(60)
-
-
-def ask(service: Service, *requests: tuple[str, Any], **options: Any) -> list[httpx.Response]:
-    """Answers to requests sent all at once: GET where there is no body, else POST of JSON or raw bytes."""
-
-    async def all_of_them() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(create_app(service, **options))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=120) as client:
-
-            async def one(path: str, body: Any) -> httpx.Response:
-                if body is None:
-                    return await client.get(path)
-                raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-                return await client.post(path, content=raw, headers={"content-type": "application/json"})
-
-            return list(await asyncio.gather(*[one(*each) for each in requests]))
-
-    return asyncio.run(all_of_them())
-
-
-def events(answer: httpx.Response) -> list[dict[str, Any]]:
-    """The objects of a stream, which ends with [DONE]."""
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    parts = answer.text.split("\n\n")
-    assert parts[-2:] == ["data: [DONE]", ""]
-    return [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
 
 
 def body_of(ids: list[int], sampling: Sampling, **more: Any) -> dict[str, Any]:

@@ -7,12 +7,18 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
-from tests.engine.asking import prompt, request
+from tests.engine.asking import MODEL, prompt, request
 from tests.server.serving import CONTEXT, SLOTS, Asked, alone, quiet, small_engine, started
 
+from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
+from partita.engine.engine import Engine, EngineOptions
 from partita.engine.prefixes import BLOCK
+from partita.engine.shapes import Capacity
 from partita.errors import InputError, NotFiniteError
-from partita.server.loop import Busy, EngineLoop, Failed, Limits, Stopping, TimedOut
+from partita.server.generation import Busy, Failed, Stopping, TimedOut
+from partita.server.loop import EngineLoop, Limits
+from partita.sharding import Mesh, parse_layout
+from partita.specs.model import DynamicScaling
 from partita.specs.sampling import Sampling
 
 LONG = Sampling(max_tokens=50, ignore_eos=True)
@@ -63,6 +69,16 @@ def test_prompts_that_begin_alike_are_read_once(loop: EngineLoop):
     assert len(loop.prefixes) == 1  # no other has a whole block of its own
 
 
+def test_keys_that_are_turned_by_the_length_of_the_prompt_are_not_reused():
+    scaling = DynamicScaling(kind="dynamic", factor=3.0, original_max_position=10)
+    model = MODEL.model_copy(update={"rotary_scaling": scaling})
+    checkpoint = MemoryCheckpoint(model, random_parameters(model, seed=5))
+    roles = parse_layout("ws1d/heads", "x")
+    options = EngineOptions(capacity=Capacity(SLOTS, CONTEXT), draft="off")
+    found = EngineLoop(Engine(checkpoint, Mesh("x", (1,)), roles, roles, options=options))
+    assert found.prefixes.most == 0
+
+
 def test_what_is_cancelled_leaves_nothing(loop: EngineLoop):
     found = [Asked(loop, [1, 2, 3], LONG) for _ in range(3 * SLOTS)]  # running, being read, in the queue
     found[0].began.wait(60)
@@ -98,7 +114,7 @@ def test_a_smaller_priority_goes_first(loop: EngineLoop):
 def test_a_step_that_fails_is_told_and_the_loop_goes_on(loop: EngineLoop, monkeypatch: pytest.MonkeyPatch):
     right = alone(loop.engine, [1, 2, 3], LONG)
     with monkeypatch.context() as broken:
-        broken.setattr(type(loop.slots), "step", lambda self: 1 / 0)
+        broken.setattr(type(loop.slots), "step", lambda self, masks: 1 / 0)
         with pytest.raises(Failed, match="ZeroDivisionError"):
             Asked(loop, [1, 2, 3], LONG).wait()
     assert Asked(loop, [1, 2, 3], LONG).wait() == right

@@ -13,7 +13,7 @@ from operator import index
 import numpy as np
 
 from partita.errors import InputError
-from partita.program.sampling import NUMBERS
+from partita.program.sampling import NUMBERS, Kind, needs
 from partita.specs.model import Model
 from partita.specs.sampling import Sampling
 
@@ -91,11 +91,20 @@ def separate(prompts: object) -> list:
 
 @dataclass(frozen=True)
 class Sample:
-    """One continuation of a request: its settings, the seed that is used, and which of its samples it is."""
+    """One continuation of a request: its settings, the seed that is used, and which of its samples it is.
+
+    masked: whether whoever drives the slots says before every draw which tokens are allowed.
+    """
 
     request: Sampling
     seed: int
     number: int = 0
+    masked: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """The least kind of draw that serves it."""
+        return "full" if self.masked else needs(self.request)
 
 
 IDLE = Sample(Sampling(), seed=0)

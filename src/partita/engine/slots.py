@@ -7,7 +7,7 @@ again. Shapes are fixed, so that nothing is compiled anew. Knows no texts, stop 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,15 @@ from partita.engine.requests import IDLE, Sample, arrays, biases, written
 from partita.engine.shapes import Decoding
 from partita.engine.steps import Programs
 from partita.errors import InputError
-from partita.program.sampling import KINDS, Kind, needs
+from partita.program.sampling import KINDS, Kind
 from partita.sharding.layout import Layout
 
 _NOBODY = -1
 """The position of a slot without a sequence."""
+
+Masks = Callable[[], Mapping[int, np.ndarray]]
+"""Gives, for slots whose sample is `masked`, which tokens may be drawn: bool [vocabulary] each. It is called
+while the devices find the logits, so that masks are made beside a step and not before it."""
 
 
 @dataclass
@@ -174,8 +178,9 @@ class Slots:
             prompts.cache = self.programs.grown(prompts.layout, room, widest)(prompts.cache)
         prompts.room = room
 
-    def insert(self, prompts: Prompts, places: Sequence[Place]) -> Tokens:
-        """Puts prompts that have been read into free slots, and draws the first token of each of these slots.
+    def insert(self, prompts: Prompts, places: Sequence[Place], masks: Masks | None = None) -> Tokens:
+        """Puts prompts that have been read into free slots, and draws the first token of each of these slots,
+        of those that `masks` allow.
 
         Raises InputError (field "context") where prompt and output do not fit into a slot, ValueError for a
         slot that is not free and for prompts that are not done; nothing has changed then.
@@ -200,7 +205,7 @@ class Slots:
             run = self.programs.insert(prompts.layout, self.layout, self.capacity)
             logits, self._cache = run(self._cache, *given, rows, slots)
         self._sent = None
-        found = self._drawn(logits, self._send(), np.isin(np.arange(self.count), slots))
+        found = self._drawn(logits, self._send(), np.isin(np.arange(self.count), slots), masks)
         self._tokens = self._whole(self._last)  # slots that were not asked keep theirs
         self._sent = None  # it has counted tokens for these too
         return found
@@ -217,7 +222,7 @@ class Slots:
     def _take(self, place: Place, ids: Sequence[int]) -> None:
         request, slot = place.sample.request, place.slot
         self.samples[slot], self._positions[slot] = place.sample, len(ids)
-        if needs(request) == "full":
+        if place.sample.kind == "full":
             vocabulary = self.programs.padded["V"]
             self._history["prompt"][slot] = written(ids, vocabulary)
             self._history["output"][slot] = 0
@@ -225,18 +230,20 @@ class Slots:
 
     # -- decoding -----------------------------------------------------------------------------------------
 
-    def step(self) -> Tokens:
-        """The next token of every slot."""
+    def step(self, masks: Masks | None = None) -> Tokens:
+        """The next token of every slot, one of those that `masks` allow."""
         sent = self._send()
         run = self.programs.decode(self.layout)  # one program, whatever is drawn in whichever slot
         logits, sent.positions, self._cache = run(self.parameters, self._cache, self._tokens, sent.positions)
         busy = self._positions != _NOBODY
-        found = self._drawn(logits, sent, busy)
+        found = self._drawn(logits, sent, busy, masks)
         self._positions += busy
         return found
 
-    def _drawn(self, logits: jax.Array, sent: _Sent, asked: np.ndarray) -> Tokens:
+    def _drawn(self, logits: jax.Array, sent: _Sent, asked: np.ndarray, masks: Masks | None = None) -> Tokens:
         """Tokens from logits [slots 1 V], of which those of `asked` slots are meant."""
+        if masks is not None and (allowed := masks()):
+            self._restrict(allowed)
         given = logits, sent.settings, sent.positions
         if sent.kind in self.own:
             run = self.programs.draws.next(self.layout, sent.kind)
@@ -248,6 +255,19 @@ class Slots:
         if draw.output is not None:
             self._known["output"] = draw.output
         return self._fetched(draw, asked, sent.kind)
+
+    def _restrict(self, allowed: Mapping[int, np.ndarray]) -> None:
+        """Only these tokens [vocabulary] are drawn into these slots next: a bias keeps all others out."""
+        bias = self._history["bias"]
+        for slot, tokens in allowed.items():
+            sample = self.samples[slot]
+            if sample is None or not sample.masked:
+                raise ValueError(f"what is drawn into slot {slot} is not masked")
+            row = biases(sample.request, bias.shape[1])
+            row[: len(tokens)][~tokens] = -np.inf
+            bias[slot] = row
+        place = self.programs.named(self.programs.draws.history(self.layout))
+        self._known["bias"] = jax.device_put(bias.copy(), place)
 
     def verify(self, drafts: Mapping[int, Sequence[int]]) -> Tokens:
         """The next tokens of every slot: those of its draft, up to `width` - 1, that are what is drawn, and
@@ -310,7 +330,7 @@ class Slots:
         for slot in np.flatnonzero(new):
             written, sample = [token for token, _ in found.of(int(slot))], self.samples[slot]
             self._last[slot] = written[-1]
-            if sample is not None and needs(sample.request) == "full":
+            if sample is not None and sample.kind == "full":
                 np.add.at(self._history["output"][slot], written, 1)
         return found
 
@@ -320,7 +340,7 @@ class Slots:
         """What the devices know of the slots; sent anew where a slot was filled or freed."""
         if self._sent is None:
             samples = [sample or IDLE for sample in self.samples]
-            kind = KINDS[max(KINDS.index(needs(sample.request)) for sample in samples)]
+            kind = KINDS[max(KINDS.index(sample.kind) for sample in samples)]
             if kind == "full" or (kind not in self.own and not self._known):
                 place = self.programs.named(self.programs.draws.history(self.layout))
                 self._known = {n: jax.device_put(each.copy(), place) for n, each in self._history.items()}

@@ -70,7 +70,7 @@ class Programs(Shapes):
         self.run_options = replace(run_options or RunOptions(), backend=XLA_CPU if self.on_cpu else Backend())
         # one compiled step per layout and shape, for the life of this object
         self.prefill, self.extend, self.logits = map(cache, (self._prefill, self._extend, self._logits))
-        self.read, self.grown = cache(self._read), cache(self._grown)
+        self.read, self.grown, self.zeros = cache(self._read), cache(self._grown), cache(self._zeros)
         self.reshard_cache, self.fill, self.insert = map(
             cache, (self._reshard_cache, self._fill, self._insert)
         )
@@ -300,8 +300,7 @@ class Programs(Shapes):
     def empty(self, shapes: Any) -> Any:
         """Arrays of zeros, of all these shapes and shardings."""
         if not self.on_cpu:
-            zeros = partial(jax.tree.map, lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-            return jax.jit(zeros, out_shardings=jax.tree.map(lambda shape: shape.sharding, shapes))()
+            return self.zeros(shapes)()
 
         def zeros_of(shape: jax.ShapeDtypeStruct) -> jax.Array:  # a CPU device needs no program for it
             def part(index) -> np.ndarray:
@@ -311,6 +310,11 @@ class Programs(Shapes):
             return jax.make_array_from_callback(shape.shape, shape.sharding, part)
 
         return jax.tree.map(zeros_of, shapes)
+
+    def _zeros(self, shapes: Any) -> Callable[[], Any]:
+        """() -> arrays of zeros."""
+        zeros = partial(jax.tree.map, lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+        return jax.jit(zeros, out_shardings=jax.tree.map(lambda shape: shape.sharding, shapes))
 
     # -- the program on a device's arrays -----------------------------------------------------------------
 

@@ -95,6 +95,11 @@ class Ending:
             self.finish = "stop" if self._stops.found else "length"
         return Piece(token, text, self.finish, likely)
 
+    def close(self) -> Piece:
+        """Ends the text here, as after a stop: what is left of it."""
+        self.finish = "stop"
+        return Piece(None, self._rest(), self.finish)
+
     def _rest(self) -> str:
         """What is left to give out when no more tokens come."""
         text = self._stops.push(self.words.end())

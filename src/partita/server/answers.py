@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from partita.engine.stopping import Likely, Piece
+from partita.server.forms import CallText
 
 Finish = Literal["stop", "length", "tool_calls"]
 
@@ -74,9 +75,34 @@ class ChatLogprobs(BaseModel):
     content: list[TokenLogprob]
 
 
+class CalledFunction(BaseModel):
+    """A tool's name, and its arguments as JSON; of a piece what it adds to these."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ToolCallPiece(BaseModel):
+    """A piece of a call; the first says which it is."""
+
+    index: int = 0
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CalledFunction
+
+
 class ChatMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
     content: str | None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(BaseModel):
@@ -101,6 +127,7 @@ class ChatCompletion(BaseModel):
 class Delta(BaseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCallPiece] | None = None
 
 
 class ChatPiece(BaseModel):
@@ -151,7 +178,8 @@ class Choice:
 class Writer:
     """Writes the objects of one request.
 
-    chat: in the shape of chats, else of completions. logprobs, token_ids: whether they are asked for.
+    chat: in the shape of chats, else of completions. logprobs, token_ids: whether they are asked for. call:
+    whether the text is that of a call, see `forms.forced_call`.
     """
 
     chat: bool
@@ -159,8 +187,10 @@ class Writer:
     text_of: TextOf
     logprobs: bool = False
     token_ids: bool = False
+    call: Literal["required", "named"] | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
+    _calls: dict[int, CallText] = field(default_factory=dict)
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> BaseModel:
         if not self.chat:
@@ -168,22 +198,57 @@ class Writer:
         found = [
             ChatChoice(
                 index=choice.index,
-                message=ChatMessage(content=choice.text),
-                finish_reason=choice.finish or "stop",
+                message=self._message(choice),
+                finish_reason=self._finish(choice.finish) or "stop",
                 **self._chat_details(choice),
             )
             for choice in choices
         ]
         return ChatCompletion(**self._head(), choices=found, usage=usage)
 
-    def piece(self, choice: Choice, first: bool = False) -> BaseModel:
-        """What `choice` holds, as a piece of the one with its index; the first of a chat says who speaks."""
+    def piece(self, choice: Choice, first: bool = False) -> BaseModel | None:
+        """What `choice` holds, as a piece of the one with its index; the first of a chat says who speaks.
+        None where there is nothing to tell."""
+        more = first or choice.finish or choice.likely or self.token_ids
         if not self.chat:
+            if not more and not choice.text:
+                return None
             return Completion(**self._head(), choices=[self._completion(choice)])
-        delta = Delta(role="assistant" if first else None, content=choice.text)
-        details = self._chat_details(choice)
-        found = ChatPiece(index=choice.index, delta=delta, finish_reason=choice.finish, **details)
+        delta = Delta(role="assistant" if first else None)
+        if self.call is None:
+            delta.content = choice.text
+        else:
+            delta.tool_calls = self._call_piece(choice)
+        if not (more or delta.content or delta.tool_calls):
+            return None
+        details, finish = self._chat_details(choice), self._finish(choice.finish)
+        found = ChatPiece(index=choice.index, delta=delta, finish_reason=finish, **details)
         return ChatChunk(**self._head(), choices=[found])
+
+    def _finish(self, finish: Finish | None) -> Finish | None:
+        """As in OpenAI's API a call that the model chose ends as one, and one that was named by a stop."""
+        return "tool_calls" if finish == "stop" and self.call == "required" else finish
+
+    def _message(self, choice: Choice) -> ChatMessage:
+        if self.call is None:
+            return ChatMessage(content=choice.text)
+        call = CallText()
+        call.push(choice.text, last=True)
+        if call.name is None:  # cut short before the name was there
+            return ChatMessage(content=choice.text)
+        function = CalledFunction(name=call.name, arguments=call.arguments)
+        return ChatMessage(content=None, tool_calls=[ToolCall(id=self._call_id(choice), function=function)])
+
+    def _call_piece(self, choice: Choice) -> list[ToolCallPiece] | None:
+        call = self._calls.setdefault(choice.index, CallText())
+        known, added = call.name, call.push(choice.text, last=choice.finish is not None)
+        if known is None and call.name is not None:
+            function = CalledFunction(name=call.name, arguments=added)
+            return [ToolCallPiece(id=self._call_id(choice), type="function", function=function)]
+        return [ToolCallPiece(function=CalledFunction(arguments=added))] if added else None
+
+    def _call_id(self, choice: Choice) -> str:
+        return f"call_{self.id}{choice.index}"
 
     def last(self, usage: Usage) -> BaseModel:
         """The piece without choices, at the end of all."""

@@ -12,6 +12,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
 
 from partita.errors import InputError
 from partita.server.answers import ChatCompletion, Choice, Completion
@@ -95,7 +96,6 @@ def create_app(service: Service, api_keys: Sequence[str] = (), most_bytes: int =
     )
     async def chat(body: ChatBody, request: Request) -> Any:
         service.check_model(body.model)
-        _check_supported(body)
         return await _answer(service, request, body, [await service.chat_ids(body)])
 
     @app.get("/v1/models", summary="The model that is served", **guarded)
@@ -165,29 +165,20 @@ def _health(service: Service) -> Health:
     return Health(live=loop.error is None, ready=loop.ready.is_set() and not loop.stopping)
 
 
-def _check_supported(body: ChatBody) -> None:
-    """Raises InputError for what a chat may ask for and no engine here does."""
-    if body.response_format is not None and body.response_format.type != "text":
-        raise InputError("response_format", body.response_format.type, "only text is written")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise InputError("tool_choice", str(body.tool_choice)[:60], "none and auto are accepted")
-
-
 async def _answer(
     service: Service, request: Request, body: GenerateBody, prompts: Sequence[list[int]]
 ) -> BaseModel | StreamingResponse:
     if service.loop.error is not None or not service.loop.ready.is_set():
         raise ApiError(503, "the server is not ready", code="not_ready")
     before, key = await service.echoes(body, prompts), request.headers.get("authorization", "")
-    answering, writer = service.answer(body, prompts, key), service.writer(body)
+    grammar = await service.grammar(body)
+    answering, writer = service.answer(body, prompts, key, grammar), service.writer(body)
     samples = len(answering.choices) // len(prompts)
     for choice in answering.choices:
         choice.text = before[choice.index // samples]
     if body.streams:
         pieces = _streamed(answering, writer, body.usage_at_the_end)
-        return StreamingResponse(
-            pieces, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-        )
+        return _EventStream(answering, pieces)
 
     async def collect() -> None:
         async for index, piece in answering.pieces():
@@ -195,6 +186,21 @@ async def _answer(
 
     await _unless_gone(request, collect())
     return writer.whole(answering.choices, answering.usage())
+
+
+class _EventStream(StreamingResponse):
+    """Server-sent events of an answer, of which nothing is left when nobody reads them any more."""
+
+    def __init__(self, answering: Answering, events: AsyncIterator[str]):
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+        self._answering = answering
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # also where the client had gone before the first of them
+            if self._answering.open:
+                self._answering.cancel()
 
 
 async def _unless_gone(request: Request, work: Awaitable[None]) -> None:
@@ -226,8 +232,9 @@ async def _streamed(answering: Answering, writer: Any, with_usage: bool) -> Asyn
             shown.add(piece)
             shown.offsets = [len(choice.text)] if shown.tokens else []
             choice.add(piece)
-            if first or shown.text or shown.finish or shown.likely or writer.token_ids:
-                yield _event(writer.piece(shown, first))
+            written = writer.piece(shown, first)
+            if written is not None:
+                yield _event(written)
         if with_usage:
             yield _event(writer.last(answering.usage()))
     except Exception as error:

@@ -31,6 +31,19 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
+class JsonSchema(Body):
+    """`schema`, as JSON; its name and description are for people."""
+
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+
+
+class ResponseFormat(Body):
+    """What an answer must be. `json_schema` holds `schema`, as in OpenAI's API."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
 class GenerateBody(Body):
     """Fields of completions and chats alike."""
 
@@ -55,6 +68,9 @@ class GenerateBody(Body):
     priority: int = 0
     user: str | None = None
     return_token_ids: bool | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: dict[str, Any] | None = None
+    """vLLM's: one of `json` (a schema), `regex`, `choice` (texts) and `grammar` (in Lark)."""
 
     def most_tokens(self) -> int | None:
         return self.max_tokens
@@ -121,11 +137,33 @@ class CompletionBody(GenerateBody):
         return found  # pyright: ignore[reportReturnType]
 
 
-class ResponseFormat(Body):
-    """What an answer must be. `json_schema` holds `schema`, as in OpenAI's API."""
+class Function(Body):
+    """What a tool is called by, and with."""
 
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] | None = None
+    model_config = ConfigDict(strict=True, extra="allow")
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """A JSON schema of the arguments."""
+
+
+class Tool(Body):
+    """A function that the model may call."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Body):
+    name: str
+
+
+class NamedTool(Body):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
 
 
 class ChatBody(GenerateBody):
@@ -135,14 +173,13 @@ class ChatBody(GenerateBody):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     documents: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     reasoning_effort: str | None = None
-    response_format: ResponseFormat | None = None
 
     def most_tokens(self) -> int | None:
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
@@ -155,6 +192,12 @@ class ChatBody(GenerateBody):
 
     def _open_tokens(self, asked: Mapping[str, float], room: int) -> int:
         return min(room, int(asked.get("max_tokens", room)))
+
+    def tools_shown(self) -> list[dict[str, Any]] | None:
+        """The tools as the chat template is given them; none where none may be called."""
+        if self.tools is None or self.tool_choice == "none":
+            return None
+        return [tool.model_dump(exclude_unset=True) for tool in self.tools]
 
     def variables(self) -> dict[str, Any]:
         """What the chat template is told beside the messages."""
@@ -171,7 +214,7 @@ class TokenizeBody(Body):
     model: str | None = None
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool = False
 

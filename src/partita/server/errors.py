@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from partita.errors import InputError, NotFiniteError
-from partita.server.loop import Busy, Failed, Stopping, TimedOut
+from partita.server.generation import Busy, Failed, Stopping, TimedOut
 
 _FIELDS = {"context": "max_tokens", "prompt-ids": "prompt"}
 """Fields of the engine's errors that have another name in a request."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from partita.engine.ahead import Compiling, serving_jobs
 from partita.engine.engine import Engine
@@ -28,68 +29,18 @@ from partita.engine.memory import Asked, AskedStep
 from partita.engine.not_finite import first_not_finite
 from partita.engine.prefixes import Prefixes
 from partita.engine.requests import Sample
-from partita.engine.slots import Place, Prompts, Slots, Tokens
-from partita.engine.stopping import Ending, Piece
+from partita.engine.slots import Place, Slots, Tokens
+from partita.engine.stopping import Ending
 from partita.errors import InputError, NotFiniteError
 from partita.planner.run_memory import StepShape
 from partita.program.ops import NO_TOKEN
+from partita.program.positions import by_length
 from partita.scheduler import Capacity, Policy, Read, Request, Scheduler, Step
 from partita.scheduler import Sequence as Written
+from partita.server.generation import Busy, Failed, Generation, Stopping, Tell, TimedOut
+from partita.server.grammar import Grammar
 from partita.server.metrics import Metrics
 from partita.specs.sampling import Sampling
-
-
-class Busy(Exception):
-    """The queue is full; `seconds` is when it is worth while to try again."""
-
-    def __init__(self, seconds: int):
-        super().__init__(f"the queue is full; try again in {seconds} s")
-        self.seconds = seconds
-
-
-class Stopping(Exception):
-    """The server takes no more requests."""
-
-    def __init__(self) -> None:
-        super().__init__("the server is stopping and takes no more requests")
-
-
-class Failed(Exception):
-    """A step failed under the request; the server goes on."""
-
-
-class TimedOut(Exception):
-    """A request's deadline has passed."""
-
-    def __init__(self) -> None:
-        super().__init__("the request took longer than the server allows")
-
-
-Tell = Callable[[int, Piece | Exception], None]
-"""Is told each piece of a sample, by its number, or why there will be no more (of sample -1: of all)."""
-
-
-@dataclass(eq=False)
-class Generation:
-    """One request on its way: its prompt's tokens, how they go on, and who is told."""
-
-    ids: Sequence[int]
-    sampling: Sampling
-    endings: list[Ending]  # of each sample
-    tell: Tell
-    request: Request
-    seed: int
-    came: float  # seconds of `time.monotonic`
-    began: float = 0.0  # when its prompt was begun
-    first: float = 0.0  # when its first token was there
-    last: float = 0.0
-    prompts: Prompts | None = None
-    tokens: int = 0  # written, of all samples
-
-    @property
-    def reused(self) -> int:
-        """Tokens of the prompt that did not have to be read."""
-        return self.request.reused
 
 
 @dataclass(frozen=True)
@@ -126,6 +77,8 @@ class EngineLoop:
         )
         self.capacity = Capacity(slots=self.decoding.count, tokens=self.context)
         kept = self.decoding.count if limits.prefixes is None else limits.prefixes
+        if any(by_length(engine.model, local) for local in (False, True)):
+            kept = 0  # keys are turned by the length of their own prompt
         self._check_memory(kept)
         tail = chunk - 1 if engine.model.window is not None else None
         self.prefixes = Prefixes(kept, tail)
@@ -183,20 +136,22 @@ class EngineLoop:
         tell: Tell,
         priority: int = 0,
         key: str = "",
+        grammar: Grammar | None = None,
     ) -> Generation:
-        """Puts a request in the queue. Raises Busy where that is full, Stopping while the server drains, and
-        InputError as `check` does."""
+        """Puts a request in the queue. grammar: what its texts must follow. Raises Busy where the queue is
+        full, Stopping while the server drains, and InputError as `check` does."""
         request, now = self.check(ids, sampling), time.monotonic()
         request.priority, request.key, request.arrival = priority, key, now
         request.deadline = inf if self.limits.seconds is None else now + self.limits.seconds
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         found = Generation(
-            ids, sampling, [ending() for _ in range(sampling.n)], tell, request, seed, came=now
+            ids, sampling, [ending() for _ in range(sampling.n)], tell, request, seed, now, grammar=grammar
         )
         with self._condition:
             if self._stopping or self.error is not None:
                 raise Stopping
             if self._waiting >= self.limits.queue:
+                self.metrics.rejected()
                 raise Busy(self.metrics.seconds_for(self._waiting))
             self._waiting += 1
             self._inbox.append(("add", found))
@@ -297,13 +252,27 @@ class EngineLoop:
         self.metrics.stepped(step.read_tokens + step.decode)
         for request in {sequence.request for sequence in ended}:
             if request.state == "ended" and request in self.running:
-                self._end(self.running[request], "")
+                generation = self.running[request]
+                self._end(generation, "error" if generation.failed else "")
 
     def _decode(self, step: Step) -> list[Written]:
         """A token for every running sequence; those that have ended with it."""
         if not step.decode:
             return []
-        return self._push(self.slots.step(), list(self.scheduler.running.values()))
+        running = list(self.scheduler.running.values())
+        return self._push(self.slots.step(lambda: self._masks(running)), running)
+
+    def _masks(self, sequences: Sequence[Written]) -> dict[int, np.ndarray]:
+        """Which tokens may be drawn next, of the sequences that follow a grammar, by their slots. One that
+        cannot be followed further ends its request, whatever is drawn."""
+        found = {}
+        for sequence in sequences:
+            generation = self.running[sequence.request]
+            if generation.followers:
+                allowed = generation.followers[sequence.sample].allowed()
+                if allowed is not None:
+                    found[sequence.slot] = allowed
+        return found
 
     def _read(self, read: Read) -> list[Written]:
         """The next chunk of a prompt; with the last its sequences begin. Those of them that end at once."""
@@ -318,12 +287,12 @@ class EngineLoop:
             self.slots.advance(prompts)
         if not read.ends:
             return []
-        sequences = list(read.request.live)
+        sequences, masked = list(read.request.live), generation.grammar is not None
         places = [
-            Place(0, sequence.slot, Sample(generation.sampling, generation.seed, sequence.sample))
+            Place(0, sequence.slot, Sample(generation.sampling, generation.seed, sequence.sample, masked))
             for sequence in sequences
         ]
-        found = self.slots.insert(prompts, places)
+        found = self.slots.insert(prompts, places, lambda: self._masks(sequences))
         self.prefixes.keep(generation.ids, prompts.cache)
         generation.prompts = None
         return self._push(found, sequences)
@@ -351,14 +320,18 @@ class EngineLoop:
             generation = self.running[sequence.request]
             ending = generation.endings[sequence.sample]
             for token, numbers in found.of(sequence.slot):
-                if token == NO_TOKEN:
-                    generation.tell(-1, self._not_finite(generation, ending))
-                    ended += generation.request.live
+                if error := self._problem(generation, sequence, token):
+                    generation.failed = True
+                    generation.tell(-1, error)
+                if generation.failed:
+                    ended.append(sequence)
                     break
                 piece = ending.push(token, likely_of(numbers, generation.sampling.logprobs))
                 generation.tokens += 1
                 self.metrics.token(generation, now)
                 generation.tell(sequence.sample, piece)
+                if ending.finish is None and not generation.goes_on(sequence.sample, token):
+                    generation.tell(sequence.sample, ending.close())
                 if ending.finish is not None:
                     ended.append(sequence)
                     break
@@ -366,6 +339,16 @@ class EngineLoop:
             if sequence.slot >= 0 and self.slots.samples[sequence.slot] is not None:
                 self.slots.free(sequence.slot)
         return ended
+
+    def _problem(self, generation: Generation, sequence: Written, token: int) -> Exception | None:
+        """Why a token is none that its sample can go on with."""
+        if generation.failed:
+            return None
+        if token == NO_TOKEN:
+            return self._not_finite(generation, generation.endings[sequence.sample])
+        if generation.grammar is not None and (error := generation.followers[sequence.sample].error):
+            return Failed(f"the form that was asked for could not be followed: {error}")
+        return None
 
     def _not_finite(self, generation: Generation, ending: Ending) -> NotFiniteError:
         engine = self.engine

@@ -16,11 +16,17 @@ from partita.errors import InputError
 from partita.server.answers import CachedTokens, Choice, Usage, Writer
 from partita.server.bodies import ChatBody, CompletionBody, GenerateBody
 from partita.server.errors import ApiError
-from partita.server.loop import EngineLoop, Generation
+from partita.server.forms import forced_call, form_of
+from partita.server.generation import Generation
+from partita.server.grammar import Grammar, Grammars
+from partita.server.loop import EngineLoop
 from partita.specs.sampling import Sampling
 
 if TYPE_CHECKING:
     from partita.checkpoints.tokenizer import Tokenizer
+
+_GRAMMAR_SECONDS = 10.0
+"""A form that takes longer to prepare is refused."""
 
 
 @dataclass(eq=False)
@@ -31,12 +37,13 @@ class Answering:
     generations: list[Generation]
     queue: asyncio.Queue[tuple[int, Piece | Exception]]
     choices: list[Choice]
-    open: int = 0
+
+    def __post_init__(self) -> None:
+        self.open = len(self.choices)
 
     async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
         """Pieces, each with the number of its choice, until all have ended. Raises what ends a request; what
         is left of it is cancelled when nobody goes on reading."""
-        self.open = len(self.choices)
         try:
             while self.open:
                 index, piece = await self.queue.get()
@@ -76,6 +83,7 @@ class Service:
     name: str
     sampling: Mapping[str, float] = field(default_factory=dict)
     plan: Mapping[str, Any] | None = None
+    _grammars: Grammars | None = None
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -109,9 +117,8 @@ class Service:
     async def chat_ids(self, body: ChatBody) -> list[int]:
         """The token ids of a chat."""
         tokenizer = self.needs_tokenizer("messages")
-        tools = None if body.tool_choice == "none" else body.tools
         return await run_in_threadpool(
-            tokenizer.chat_ids, body.messages, tools, body.documents, body.variables()
+            tokenizer.chat_ids, body.messages, body.tools_shown(), body.documents, body.variables()
         )
 
     def text_of(self, token: int) -> str:
@@ -119,9 +126,30 @@ class Service:
             return str(token)
         return self.tokenizer.decode([token], show_special=True)
 
+    async def grammar(self, body: GenerateBody) -> Grammar | None:
+        """What the answer must follow, where the body asks for a form. Raises InputError naming the field."""
+        form = form_of(body)
+        if form is None:
+            return None
+        if self._grammars is None:
+            engine = self.loop.engine
+            tokenizer = self.needs_tokenizer(form.field)
+            self._grammars = Grammars(tokenizer, engine.model.vocabulary, engine.eos_ids)
+        making = asyncio.ensure_future(run_in_threadpool(self._grammars.of, form))
+        done, _ = await asyncio.wait([making], timeout=_GRAMMAR_SECONDS)
+        if not done:
+            raise InputError(form.field, None, f"takes more than {_GRAMMAR_SECONDS:g} s to be prepared")
+        return making.result()
+
     # -- generations ----------------------------------------------------------------------------------------
 
-    def answer(self, body: GenerateBody, prompts: Sequence[list[int]], key: str = "") -> Answering:
+    def answer(
+        self,
+        body: GenerateBody,
+        prompts: Sequence[list[int]],
+        key: str = "",
+        grammar: Grammar | None = None,
+    ) -> Answering:
         """Puts a request's prompts in the queue. Raises InputError, Busy or Stopping, and none of them is."""
         samplings = [body.sampling(self.sampling, self.loop.context - len(ids)) for ids in prompts]
         for ids, sampling in zip(prompts, samplings, strict=True):
@@ -134,9 +162,9 @@ class Service:
             for number, (ids, sampling) in enumerate(zip(prompts, samplings, strict=True)):
                 tell = partial(self._tell, here, queue, number * samples)
                 ending = partial(self._ending, ids, sampling)
-                found.generations.append(
-                    self.loop.submit(ids, sampling, ending, tell, body.priority, key or body.user or "")
-                )
+                whose = key or body.user or ""
+                submitted = self.loop.submit(ids, sampling, ending, tell, body.priority, whose, grammar)
+                found.generations.append(submitted)
         except Exception:
             found.cancel()
             raise
@@ -166,6 +194,7 @@ class Service:
             self.text_of,
             body.logprobs_asked() is not None,
             bool(body.return_token_ids),
+            forced_call(body),
         )
 
     async def echoes(self, body: GenerateBody, prompts: Sequence[list[int]]) -> list[str]:

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
+import jax
 import pytest
 from tests.combinations import tiny_model
 from tests.sizes import some
 
 from partita.cost.ledger import Entry, Ledger
-from partita.cost.step import StepShape, price_step
+from partita.cost.step import StepOptions, StepShape, price_step
 from partita.engine.steps import Programs
 from partita.measure.counts import Counts, predicted, sent_bytes
-from partita.measure.verify import Check, check_decode, check_drafts, check_prefill, verify
+from partita.measure.launches import Launch, first_draw, ints
+from partita.measure.verify import Check, check_decode, check_prefill, checked, verify
 from partita.sharding import Layout, Mesh, parse_layout, plan_storage, resolve
 from partita.specs.formats import Formats
 from partita.specs.workload import Workload
@@ -185,6 +187,22 @@ def test_totals_by_kind():
     assert counts.by_kind() == {"all-gather": 24 + 1 / 3, "all-reduce": 8}
 
 
+DRAFTED = 8
+
+
+def draft_launches(programs: Programs, layout: Layout, batch: int, context: int) -> tuple[Launch, ...]:
+    """`DRAFTED` tokens of each sequence verified on a cache of `context` tokens, these included."""
+    cache, given = programs.cache(layout, batch, context, DRAFTED), (ints(batch, DRAFTED), *[ints(batch)] * 2)
+    one = first_draw(programs, layout, layout, batch, context, DRAFTED)
+    last, _, settings, _, known, output = one.arguments
+    logits = jax.ShapeDtypeStruct((batch, DRAFTED, last.shape[2]), last.dtype, sharding=last.sharding)
+    decode, verify = programs.drafts.decode(layout), programs.drafts.verify(layout, "greedy")
+    return (
+        Launch(decode, (programs.parameters(), cache, *given)),
+        Launch(verify, (logits, *given, settings, known, output), one.beside),
+    )
+
+
 @pytest.mark.parametrize(
     ("layout", "batch", "changes"),
     some(
@@ -204,7 +222,16 @@ def test_steps_that_verify_drafts_are_exact(layout: str, batch: int, changes: di
     model, roles = MODEL.model_copy(update=changes), parse_layout(layout, "xyz")
     storage = plan_storage(model, MESH, roles, roles)
     programs, found = Programs(model, MESH, storage, F32), resolve(roles, storage, MESH, batch, 1)
-    check = check_drafts(programs, found, batch, 16, 8, compiled=True)
+    step = price_step(
+        model,
+        found,
+        MESH.size,
+        F32,
+        StepShape(batch, DRAFTED, 16),
+        StepOptions(verifies=True, run_options=programs.run_options),
+    )
+    launches = draft_launches(programs, found, batch, 16)
+    check = checked(programs, "decode", layout, launches, step.ledger, True, int(step.memory_bytes))
     assert check.exact
     assert check.memory is not None
     assert check.memory[0] > 0

@@ -84,25 +84,6 @@ def decode_launches(programs: Programs, layout: Layout, batch: int, context: int
     )
 
 
-def draft_launches(
-    programs: Programs, layout: Layout, batch: int, context: int, width: int
-) -> tuple[Launch, ...]:
-    """`width` tokens of every sequence verified on a cache of `context` tokens each, these included."""
-    steps, cache = programs.drafts, programs.cache(layout, batch, context, width)
-    given = ints(batch, width), ints(batch), ints(batch)
-    one = programs.last_logits(layout, batch)
-    logits = jax.ShapeDtypeStruct((batch, width, one.shape[2]), one.dtype, sharding=one.sharding)
-    settings, _, known, output = _settings(batch)
-    return (
-        Launch(steps.decode(layout), (programs.parameters(), cache, *given)),
-        Launch(
-            steps.verify(layout, "greedy"),
-            (logits, *given, settings, known, output),
-            _resident(programs, layout, batch, context, width),
-        ),
-    )
-
-
 def ints(*shape: int) -> jax.ShapeDtypeStruct:
     """The shape of whole numbers that every device has."""
     return jax.ShapeDtypeStruct(shape, jnp.int32)

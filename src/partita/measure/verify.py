@@ -16,7 +16,7 @@ from partita.engine.compile_cache import compiled_anew
 from partita.engine.engine import EngineOptions
 from partita.engine.steps import Programs
 from partita.measure.counts import Counts, count_hlo, count_jaxpr, predicted
-from partita.measure.launches import Launch, decode_launches, draft_launches, ints, prefill_launches
+from partita.measure.launches import Launch, decode_launches, ints, prefill_launches
 from partita.sharding.layout import Layout, plan_storage, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.padding import ceil_to, product, union
@@ -94,7 +94,7 @@ def check_prefill(
     launches = prefill_launches(programs, layout, decode, batch, prompt)
     held = max(step.memory_bytes, step.weight_bytes + step.kv_bytes + draw.held_bytes)
     entries = [*step.ledger.entries, *draw.entries]
-    return _check(programs, "prefill", str(layout.roles), launches, Ledger(entries), compiled, int(held))
+    return checked(programs, "prefill", str(layout.roles), launches, Ledger(entries), compiled, int(held))
 
 
 def check_decode(programs: Programs, layout: Layout, batch: int, context: int, compiled: bool) -> Check:
@@ -108,23 +108,7 @@ def check_decode(programs: Programs, layout: Layout, batch: int, context: int, c
         StepOptions(run_options=programs.run_options),
     )
     launches, held = decode_launches(programs, layout, batch, context), int(step.memory_bytes)
-    return _check(programs, "decode", str(layout.roles), launches, step.ledger, compiled, held)
-
-
-def check_drafts(
-    programs: Programs, layout: Layout, batch: int, context: int, width: int, compiled: bool
-) -> Check:
-    """Checks a decode step of `width` tokens of each sequence, all but the first drafted, and their draws."""
-    step = price_step(
-        programs.model,
-        layout,
-        programs.mesh.size,
-        programs.formats,
-        StepShape(batch, width, context),
-        StepOptions(verifies=True, run_options=programs.run_options),
-    )
-    launches, held = draft_launches(programs, layout, batch, context, width), int(step.memory_bytes)
-    return _check(programs, "decode of drafts", str(layout.roles), launches, step.ledger, compiled, held)
+    return checked(programs, "decode", str(layout.roles), launches, step.ledger, compiled, held)
 
 
 def check_cache_reshard(
@@ -137,10 +121,10 @@ def check_cache_reshard(
     run = programs.reshard_cache(source, target, context)
     name = f"{source.roles} -> {target.roles}"
     launches = (Launch(run, (programs.cache(source, batch, prompt), ints(batch))),)
-    return _check(programs, "switch", name, launches, ledger, compiled)
+    return checked(programs, "switch", name, launches, ledger, compiled)
 
 
-def _check(
+def checked(
     programs: Programs,
     phase: str,
     layout: str,

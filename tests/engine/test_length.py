@@ -52,17 +52,18 @@ def ints(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
-def extending(tokens: int) -> tuple[Programs, Layout, Any, Any]:
+def reading(tokens: int) -> tuple[Programs, Layout, Any, Any]:
     """A step that reads a chunk into a cache of so many tokens, compiled, and the cache's shapes."""
     programs, layout = programs_of(WINDOWED, 1, "ws1d/heads", CHUNK)
     shapes = programs.cache(layout, 1, tokens, CHUNK)
-    extend: Any = programs.extend(layout)
-    step = extend.lower(programs.parameters(), shapes, ints(1, CHUNK), *[ints(1)] * 3)
+    read: Any = programs.read(layout)
+    logits, ends = programs.last_logits(layout, 1), jax.ShapeDtypeStruct((), jnp.bool_)
+    step = read.lower(programs.parameters(), shapes, logits, ints(1, CHUNK), *[ints(1)] * 3, ends)
     return programs, layout, step.compile(), shapes
 
 
 def test_a_long_prompt_in_chunks_takes_no_more_than_predicted():
-    programs, layout, compiled, _ = extending(TOKENS)
+    programs, layout, compiled, _ = reading(TOKENS)
     predicted = price_step(
         WINDOWED,
         layout,
@@ -77,17 +78,19 @@ def test_a_long_prompt_in_chunks_takes_no_more_than_predicted():
 
 @pytest.mark.parametrize("tokens", some(1, [8_192, TOKENS]))
 def test_a_long_prompt_in_chunks_is_written_whole(tokens: int):
-    programs, _, compiled, shapes = extending(tokens)
+    programs, layout, compiled, shapes = reading(tokens)
     parameters = parameters_of(programs)
     cache = jax.tree.map(lambda t: jnp.zeros(t.shape, t.dtype, device=t.sharding), shapes)
     prompt = np.random.default_rng(0).integers(WINDOWED.vocabulary, size=(1, tokens))
-    logits: Any = None
+    logits: Any = programs.empty(programs.last_logits(layout, 1))
     for start in range(0, tokens, CHUNK):
         chunk, counts = (
             prompt[:, start : start + CHUNK],
             [np.array([n], np.int32) for n in (start, CHUNK, tokens)],
         )
-        logits, cache = compiled(parameters, cache, np.asarray(chunk, np.int32), *counts)
+        logits, cache = compiled(
+            parameters, cache, logits, np.asarray(chunk, np.int32), *counts, np.bool_(start + CHUNK == tokens)
+        )
     assert logits.shape == (1, 1, programs.padded["V"])
     assert np.isfinite(np.asarray(logits)[..., : WINDOWED.vocabulary]).all()
     keys = [np.asarray(pair[0].value) for pair in cache]
@@ -144,8 +147,9 @@ def test_a_split_context_gives_the_logits_of_one_that_is_whole():
                 )
             )
         held = [np.array([n], np.int32) for n in (last, 1)]
-        step = programs.extend(layout)
-        logits, _ = step(parameters_of(programs), tuple(cache), np.array([[5]], np.int32), *held, held[0] + 1)
+        given = np.array([[5]], np.int32), *held, held[0] + 1, np.bool_(True)
+        none = programs.empty(programs.last_logits(layout, 1))
+        logits, _ = programs.read(layout)(parameters_of(programs), tuple(cache), none, *given)
         found.append(np.asarray(logits)[0, 0, : MODEL.vocabulary])
     assert abs(found[0]).max() > 0.01
     assert abs(found[0] - found[1]).max() < 1e-4

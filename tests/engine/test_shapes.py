@@ -80,4 +80,3 @@ def test_what_is_expected_is_compiled_while_weights_are_placed(compiled: list[st
 def test_a_capacity_is_of_whole_numbers(sequences: int, tokens: int, field: str):
     with pytest.raises(InputError, match=rf"capacity\.{field}: .* whole number of at least 1"):
         Capacity(sequences, tokens)
-    assert Capacity(np.int64(3), 8).sequences == 3

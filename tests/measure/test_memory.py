@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+import jax
 import pytest
 
 from partita.cost.step import Step, StepOptions, StepShape, price_step
@@ -104,9 +105,11 @@ def launched(case: Case) -> tuple[tuple[Launch, ...], Step]:
         launches = decode_launches(programs, layout, batch, context)
     else:
         cache = programs.cache(layout, batch, context, case.queries)
-        arguments = (programs.parameters(), cache, ints(batch, case.queries), *[ints(batch)] * 3)
+        held, ends = programs.last_logits(layout, batch), jax.ShapeDtypeStruct((), bool)
+        counts = *[ints(batch)] * 3, ends
+        arguments = (programs.parameters(), cache, held, ints(batch, case.queries), *counts)
         draw = first_draw(programs, layout, layout, batch, context, case.queries)
-        launches = (Launch(programs.extend(layout), arguments), draw)
+        launches = (Launch(programs.read(layout), arguments), draw)
     step = price_step(
         programs.model,
         layout,

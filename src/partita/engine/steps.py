@@ -69,8 +69,8 @@ class Programs(Shapes):
         super().__init__(model, mesh, storage, formats, devices)
         self.run_options = replace(run_options or RunOptions(), backend=XLA_CPU if self.on_cpu else Backend())
         # one compiled step per layout and shape, for the life of this object
-        self.prefill, self.extend, self.logits = map(cache, (self._prefill, self._extend, self._logits))
-        self.read, self.grown, self.zeros = cache(self._read), cache(self._grown), cache(self._zeros)
+        self.prefill, self.read, self.logits = map(cache, (self._prefill, self._read, self._logits))
+        self.grown, self.zeros = cache(self._grown), cache(self._zeros)
         self.reshard_cache, self.fill, self.insert = map(
             cache, (self._reshard_cache, self._fill, self._insert)
         )
@@ -109,58 +109,36 @@ class Programs(Shapes):
         return self.spec(parse(logits_sharding(layout)))
 
     def last_logits(self, layout: Layout, batch: int) -> jax.ShapeDtypeStruct:
-        """The logits [B 1 V], V padded, that `prefill`, `extend` and `decode` give."""
+        """The logits [B 1 V], V padded, that `prefill`, `read` and `decode` give."""
         place = self.named(self._logits_spec(layout))
         return jax.ShapeDtypeStruct((batch, 1, self.padded["V"]), jnp.float32, sharding=place)
-
-    def _extend(self, layout: Layout) -> Callable[..., Any]:
-        """(parameters, cache (donated), tokens [B L], held [B], counts [B], reach [B]) -> logits [B 1 V], the
-        cache.
-
-        A chunk of `counts` new tokens, and padding, behind the `held` ones of each sequence, whose prompt has
-        `reach` tokens in all.
-        """
-
-        def step(parameters, cache, tokens, held, counts, reach):
-            head, new = self._extended(layout, parameters, cache, tokens, held, counts, reach)
-            return head(), new
-
-        cache = self.cache_specs(*kept(layout))
-        in_specs = (self.parameter_specs(), cache, WHOLE, WHOLE, WHOLE, WHOLE)
-        return self.jit(step, in_specs, (self._logits_spec(layout), cache), donate=(1,), layout=layout)
 
     def _read(self, layout: Layout) -> Callable[..., Any]:
         """(parameters, cache (donated), logits [B 1 V] (donated), tokens [B L], held [B], counts [B],
         reach [B], ends) -> logits, the cache.
 
-        As `_extend`; sequences without new tokens keep the logits they have, and all do unless some prompt
-        `ends` in the chunk: then nothing need be unembedded.
+        A chunk of `counts` new tokens, and padding, behind the `held` ones of each sequence, whose prompt has
+        `reach` tokens in all. Sequences without new tokens keep the logits they have, and all do unless some
+        prompt `ends` in the chunk: then nothing need be unembedded.
         """
 
         def step(parameters, cache, logits, tokens, held, counts, reach, ends):
-            head, new = self._extended(layout, parameters, cache, tokens, held, counts, reach)
+            weights, layers = self.weights(parameters)
+            run = self.pass_at(self.ops(), layout, held[:, None] + _positions(tokens), held + counts, reach)
+            x = transformer.embed(run, weights, Local(tokens, parse("B L")))
+            x, new = transformer.blocks(run, layers, x, self._parts(cache, layout))
             first = self.ops().offset(parse(logits_sharding(layout))["B"], logits.shape[0])
             own = jax.lax.dynamic_slice_in_dim(counts, first, logits.shape[0])
 
             def ended():
-                return jnp.where(own[:, None, None] > 0, head(), logits)
+                found = transformer.head(run, weights, x, Local(counts, parse("B"))).value
+                return jnp.where(own[:, None, None] > 0, found, logits)
 
-            return jax.lax.cond(ends, ended, lambda: logits), new
+            return jax.lax.cond(ends, ended, lambda: logits), _plain(new)
 
         cache, found = self.cache_specs(*kept(layout)), self._logits_spec(layout)
         in_specs = (self.parameter_specs(), cache, found, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
         return self.jit(step, in_specs, (found, cache), donate=(1, 2), layout=layout)
-
-    def _extended(
-        self, layout: Layout, parameters, cache: Cache, tokens, held, counts, reach
-    ) -> tuple[Callable[[], jax.Array], Cache]:
-        """What finds the logits of the last of `counts` new tokens, and the cache with these."""
-        weights, layers = self.weights(parameters)
-        positions = held[:, None] + _positions(tokens)
-        run = self.pass_at(self.ops(), layout, positions, held + counts, reach)
-        x = transformer.embed(run, weights, Local(tokens, parse("B L")))
-        x, new = transformer.blocks(run, layers, x, self._parts(cache, layout))
-        return lambda: transformer.head(run, weights, x, Local(counts, parse("B"))).value, _plain(new)
 
     def _logits(self, layout: Layout) -> Callable[..., Any]:
         """(parameters, tokens [B L], lengths [B]) -> float32 logits [B L V] of every token, V padded."""

@@ -45,6 +45,16 @@ PrefillFfn = Annotated[
 PrefillAttention = Annotated[
     str | None, typer.Option("--prefill-attention", help="The same for prefill, where it differs.")
 ]
+RunFfn = Annotated[str | None, typer.Option("--ffn", help=f"{FFN_HELP} Default: ws2d.")]
+RunAttention = Annotated[str | None, typer.Option("--attention", help=f"{ATTENTION_HELP} Default: batch.")]
+RunDtype = Annotated[
+    str, typer.Option("--dtype", help="f32, bf16, or auto: the format the devices are fast in.")
+]
+RunWeights = Annotated[
+    str | None, typer.Option("--weights", help="int8; otherwise as in the plan or the checkpoint.")
+]
+RunKv = Annotated[str | None, typer.Option("--kv", help="int8 for the cache; otherwise as in the plan.")]
+RunChunk = Annotated[int | None, typer.Option("--chunk", help="Most prompt tokens to read in one step.")]
 PlanFile = Annotated[str | None, typer.Option("--plan", help="A plan.json, whose mesh and layouts are used.")]
 Devices = Annotated[
     int | None, typer.Option("--devices", help="CPU devices to create where there is no accelerator.")

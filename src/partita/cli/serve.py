@@ -48,24 +48,14 @@ def command(
     plan: o.PlanFile = None,
     mesh: o.MeshText = None,
     devices: o.Devices = None,
-    ffn: Annotated[str | None, typer.Option("--ffn", help=f"{o.FFN_HELP} Default: ws2d.")] = None,
-    attention: Annotated[
-        str | None, typer.Option("--attention", help=f"{o.ATTENTION_HELP} Default: batch.")
-    ] = None,
+    ffn: o.RunFfn = None,
+    attention: o.RunAttention = None,
     prefill_ffn: o.PrefillFfn = None,
     prefill_attention: o.PrefillAttention = None,
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="f32, bf16, or auto: the format the devices are fast in.")
-    ] = "auto",
-    weights: Annotated[
-        str | None, typer.Option("--weights", help="int8; otherwise as in the plan or the checkpoint.")
-    ] = None,
-    kv: Annotated[
-        str | None, typer.Option("--kv", help="int8 for the cache; otherwise as in the plan.")
-    ] = None,
-    chunk: Annotated[
-        int | None, typer.Option("--chunk", help="Most prompt tokens to read in one step.")
-    ] = None,
+    dtype: o.RunDtype = "auto",
+    weights: o.RunWeights = None,
+    kv: o.RunKv = None,
+    chunk: o.RunChunk = None,
     overlap: o.Overlap = "none",
     force: o.Force = False,
 ) -> None:

@@ -15,7 +15,7 @@ from partita.specs.arguments import as_whole, whole_number
 def test_what_is_a_whole_number(value: object, number: int | None):
     assert as_whole(value) == number
     if number is None:
-        with pytest.raises(InputError, match="size: .*: a whole number of at least 1 is accepted"):
+        with pytest.raises(InputError, match=r"size: .*: a whole number of at least 1 is accepted"):
             whole_number("size", value)
     else:
         assert type(whole_number("size", value)) is int

@@ -26,8 +26,8 @@ from partita.scheduler import Capacity, Policy, Request, Scheduler, parse_policy
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_roles
 from partita.simulation import Limits, drawn, open_loop, simulate
+from partita.simulation.run import Simulated
 from partita.simulation.server import Server
-from partita.simulation.simulate import Simulated
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 from partita.specs.traffic import Traffic, parse_lengths
 

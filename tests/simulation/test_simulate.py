@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from partita.errors import InputError
 from partita.scheduler import POLICIES, Capacity, Policy, Scheduler
 from partita.simulation import Limits, Load, Result, Simulated, closed_loop, drawn, open_loop, simulate
+from partita.simulation.closed import closed_steps
 from partita.specs.traffic import Traffic, parse_lengths
 
 
@@ -22,17 +23,18 @@ class Round:
     moves = False
 
     def __init__(self, token: float = 0.25, step: float = 1.0, attend: float = 0.0):
-        self.token, self.step, self.attend = token, step, attend
+        self.token, self.base, self.attend = token, step, attend
         self.layouts = [self.decode]
 
     def decode(self, sequences: int, attended: float) -> float:
-        return self.step + self.attend * attended
+        return self.base + self.attend * attended
 
     def read(self, portions) -> float:
         return self.token * sum(tokens for tokens, _ in portions)
 
-    def fused(self, portions, sequences: int, attended: float) -> float:
-        return self.read(portions) + self.decode(sequences, attended)
+    def step(self, portions, sequences: int, attended: float, fused: bool, layout: int = 0) -> float:
+        seconds = self.read(portions) if portions else 0.0
+        return seconds + self.decode(sequences, attended) if sequences else seconds
 
     def tokens_within(self, seconds: float, sequences: int, attended: int, fused: bool) -> int:
         return max(0, math.floor((seconds - self.decode(sequences, attended)) / self.token))
@@ -215,3 +217,17 @@ def test_what_cannot_be_served_or_asked_is_refused():
         drawn(Traffic.of(8, 5), 0, 0)
     with pytest.raises(InputError, match="skip"):
         simulate(server(Round(), slots=1), POLICY, load(8, 5, [0.0]), skip=1)
+
+
+@pytest.mark.parametrize("policy", ["decode-first", "prefill-first", "mixed"])
+@pytest.mark.parametrize("slots", [3, 5])
+def test_steps_of_a_closed_loop_are_timed_as_they_are_simulated(policy: str, slots: int):
+    lengths = np.random.default_rng(7).integers(2, 40, (2, 60))
+    sent = Load(lengths[0], lengths[1], np.zeros(60, np.int64), arrival=None, clients=5)
+    held = Capacity(slots=slots, blocks=30, block=4)
+    steps = closed_steps(held, POLICIES[policy], sent)
+    for prices in (Round(), Round(0.1, 0.7, 0.003)):
+        found = simulate(Simulated(held, prices), POLICIES[policy], sent)  # pyright: ignore[reportArgumentType]
+        ttft, tpot = steps.times(prices)  # pyright: ignore[reportArgumentType]
+        assert (ttft, tpot) == (pytest.approx(found.ttft.mean()), pytest.approx(found.tpot.mean()))
+    assert len(steps.steps) < found.steps

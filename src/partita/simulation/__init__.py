@@ -3,7 +3,7 @@
 from partita.simulation.load import Load, closed_loop, drawn, open_loop, replay
 from partita.simulation.prices import Prices, Pricing, Sizes
 from partita.simulation.result import Limits, Result
-from partita.simulation.simulate import Simulated, simulate
+from partita.simulation.run import Simulated, simulate
 
 __all__ = [
     "Limits",

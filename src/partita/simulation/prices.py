@@ -202,6 +202,24 @@ class Prices:
             if a != b
         }
 
+    def step(
+        self,
+        portions: Sequence[tuple[int, int]],
+        sequences: int,
+        attended: float,
+        fused: bool,
+        layout: int = 0,
+    ) -> float:
+        """Seconds of a step that reads these, if any, and decodes so many sequences, if any: in one pass
+        where `fused`, else one program after the other."""
+        decode = self.layouts[layout]
+        if not portions:
+            return decode(sequences, attended)
+        if sequences and fused:
+            return self.fused(portions, sequences, attended)
+        seconds = self.read(portions)
+        return seconds + decode(sequences, attended) if sequences else seconds
+
     def read(self, portions: Sequence[tuple[int, int]]) -> float:
         """Seconds of a program that reads these."""
         return larger(self._read(portions, 0)) + self.host

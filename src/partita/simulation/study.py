@@ -11,8 +11,8 @@ from partita.sharding.roles import Roles
 from partita.simulation.load import Load
 from partita.simulation.prices import Basis
 from partita.simulation.result import Limits, Result
+from partita.simulation.run import Simulated, simulate
 from partita.simulation.server import Server
-from partita.simulation.simulate import Simulated, simulate
 
 SCHEMA = "partita.simulation/1"
 

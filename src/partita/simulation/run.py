@@ -37,11 +37,11 @@ def simulate(server: Simulated, policy: Policy, load: Load, skip: int = 0) -> Re
     """
     if not 0 <= skip < load.requests:
         raise InputError("skip", skip, f"0 to {load.requests - 1:,} of the requests are accepted")
-    return _Run(server, policy, load, skip).result()
+    return Simulation(server, policy, load, skip).result()
 
 
-class _Run:
-    """One simulation as it goes on."""
+class Simulation:
+    """One simulation as it goes on; `result` runs it to its end."""
 
     def __init__(self, server: Simulated, policy: Policy, load: Load, skip: int):
         self.prices, self.policy, self.load, self.skip = server.prices, policy, load, skip
@@ -108,7 +108,7 @@ class _Run:
                 if request.sequences[0].written:
                     last = self._began.pop(request.number, self._decoded)
                     self._lost.setdefault(request.number, last)
-            steps, seconds = self._timed(step)
+            steps, seconds = self.timed(step)
             before, self.now = self.now, self.now + seconds
             self.busy += seconds
             self.steps += steps
@@ -121,28 +121,39 @@ class _Run:
                 if number in self._lost:
                     recording.gap(self.now - self._lost.pop(number), 1)
                 else:
-                    self.first[number] = self.now
+                    self.begins(number)
                 if request.state == "running":
                     self._began[number] = self.now
             for sequence in ended:
-                self.end[sequence.request.number] = self.now
+                self.ends(sequence.request.number)
                 sequence.request.sequences = ()  # nobody asks again: so that its memory is free at once
-                if self.closed and self.sent < self.load.requests:
-                    self.arrival[self.sent] = self.now
-                    self.sent += 1
+
+    def comes(self, number: int) -> Request:
+        """A request comes."""
+        return Request(
+            number, self.prompt[number], self.output[number], 1, self.prefix[number], self.arrival[number]
+        )
+
+    def begins(self, number: int) -> None:
+        """A request has its first token."""
+        self.first[number] = self.now
+
+    def ends(self, number: int) -> None:
+        """A request has its last token; in a closed loop its client sends another."""
+        self.end[number] = self.now
+        if self.closed and self.sent < self.load.requests:
+            self.arrival[self.sent] = self.now
+            self.sent += 1
 
     def _come(self) -> None:
         """All that have come by now are known to the scheduler."""
         now, arrival, number = self.now, self.arrival, self.coming
         while number < self.sent and arrival[number] <= now:
-            request = Request(
-                number, self.prompt[number], self.output[number], 1, self.prefix[number], arrival[number]
-            )
-            self.scheduler.add(request)
+            self.scheduler.add(self.comes(number))
             number += 1
         self.coming = number
 
-    def _timed(self, step: Step) -> tuple[int, float]:
+    def timed(self, step: Step) -> tuple[int, float]:
         """How often a step is run, and the seconds of all of them."""
         scheduler, prices, n = self.scheduler, self.prices, step.decode
         decode = prices.layouts[step.layout]
@@ -152,10 +163,8 @@ class _Run:
             if prices.moves:
                 moved = sum(prices.moved(read.request.length) for read in step.reads if read.ends)
             attended = scheduler.cached + n
-            if n and self.policy.fused:
-                return 1, prices.fused(portions, n, attended) + moved
-            seconds = prices.read(portions) + moved + self._moved(step)
-            return 1, seconds + decode(n, attended) if n else seconds
+            seconds = prices.step(portions, n, attended, self.policy.fused, step.layout)
+            return 1, seconds + moved + self._moved(step)
         cached = scheduler.cached
         most = scheduler.steps()
         one = decode(n, cached + n)

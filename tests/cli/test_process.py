@@ -82,3 +82,16 @@ def test_output_that_does_not_fit_is_one_line(
     code += "stdout=open('/dev/full', 'w'), stderr=s.PIPE); print(p.stderr.decode().strip(), p.returncode)"
     done = python("-c", code, *arguments)
     assert done.stdout.strip() == "error: No space left on device 1"
+
+
+def test_a_thread_that_is_still_busy_is_not_waited_for():
+    """As one that compiles what the answer turned out not to need."""
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor; from threading import Event;"
+        "ThreadPoolExecutor(1).submit(Event().wait);"
+        "from partita.cli.main import main; main(['models', '--json'])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0
+    assert json.loads(ran.stdout)
+    assert ran.stderr == ""

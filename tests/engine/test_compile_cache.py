@@ -143,3 +143,19 @@ def test_tidying(tmp_path: Path):
     os.utime(tmp_path / "checked", (now - 200, now - 200))
     tidy(tmp_path, 2 * len(whole))
     assert entries(tmp_path) == [older, new]
+
+
+def test_entries_that_another_process_removes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    entry = zlib.compress(bytes(1000))
+    for name in "abc":
+        (tmp_path / f"{name}-cache").write_bytes(entry)
+    whole = compile_cache._whole
+
+    def removed(path: str) -> bool:
+        (tmp_path / "b-cache").unlink(missing_ok=True)
+        return whole(path)
+
+    monkeypatch.setattr(compile_cache, "_whole", removed)
+    compile_cache.tidy(tmp_path, limit=len(entry))
+    assert len(list(tmp_path.glob("*-cache"))) == 1
+    assert (tmp_path / "checked").exists()

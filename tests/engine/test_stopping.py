@@ -164,6 +164,7 @@ def test_tokens_that_end_a_text(settings: dict, tokens: list[int], finish: str):
         ("a<turn>", [98, 97, TURN], "b"),
         ("<turn><turn>", [97, TURN, TURN], "a"),
         ("urn>a", [98, TURN, 97], "b"),
+        ("<turn>", [98, 0xC3, TURN], "b\ufffd"),  # half a character is held back
     ],
 )
 def test_a_stop_text_that_is_or_holds_a_hidden_token(stop: str, tokens: list[int], text: str):

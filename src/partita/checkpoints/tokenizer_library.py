@@ -69,9 +69,18 @@ def attempt_in_time(run: Callable[[], T]) -> T:
     return found[0]
 
 
+_REDIRECTED = threading.Lock()
+"""Standard error is the whole process's: two that redirected it at once would restore each other's file."""
+
+
 @contextmanager
 def _without_traces() -> Iterator[None]:
     """Holds back what is written to standard error, and leaves out of it what the library says of a panic."""
+    with _REDIRECTED:
+        yield from _redirected()
+
+
+def _redirected() -> Iterator[None]:
     try:
         sys.stderr.flush()
         kept = os.dup(2)

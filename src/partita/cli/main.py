@@ -5,6 +5,7 @@ Imports next to nothing, for the commands take a second to import.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -25,7 +26,17 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         code = 1
     stopping.finish()
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.current_thread()):
+        _exit(code)  # something is being compiled that nobody needs any more
     sys.exit(code)
+
+
+def _exit(code: int) -> None:
+    """Ends the process without waiting for other threads."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(code)
 
 
 def run(arguments: list[str]) -> int:

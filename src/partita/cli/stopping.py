@@ -23,6 +23,8 @@ asked: int | None = None
 """The signal that has come, if one has."""
 
 _noticed = threading.Event()
+_error = 2
+"""Where the last line goes: standard error as it was at first, which something may have redirected since."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -37,6 +39,9 @@ def prepare() -> None:
                 signal.signal(each, _stop)
     except ValueError:  # in another thread than the first, which signals do not reach
         return
+    global _error
+    with contextlib.suppress(OSError):
+        _error = os.dup(2)
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -94,5 +99,5 @@ def _end(number: int, flushes: bool = True) -> None:
         if flushes:
             sys.stdout.flush()
     with contextlib.suppress(OSError):
-        os.write(2, b"stopped\n")
+        os.write(_error, b"stopped\n")
     os._exit(128 + number)

@@ -29,17 +29,20 @@ Job = Callable[[], Any]
 
 
 class Compiling:
-    """Steps that are being compiled in the background. Errors are left to whoever runs the step."""
+    """Steps that are being compiled in the background."""
 
     def __init__(self, jobs: Iterable[Job]):
         self._threads = ThreadPoolExecutor(_THREADS, "compiling")
         self._jobs: list[Future[Any]] = [self._threads.submit(job) for job in jobs]
 
-    def wait(self) -> None:
-        """Returns once all are compiled."""
-        for job in self._jobs:
-            job.exception()
+    def wait(self, quietly: bool = False) -> None:
+        """Returns once all are compiled. Raises the first error, unless that is left to whoever runs the
+        step."""
+        errors = [job.exception() for job in self._jobs if not job.cancelled()]
         self._threads.shutdown()
+        if not quietly:
+            for error in filter(None, errors):
+                raise error
 
     def give_up(self) -> None:
         """What has not begun is not compiled."""

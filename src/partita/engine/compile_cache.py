@@ -16,6 +16,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import jax
@@ -116,32 +117,37 @@ def tidy(folder: Path, limit: int = LIMIT) -> None:
         for entry in found:
             if not entry.name.endswith("-cache"):
                 continue
-            state = entry.stat()
+            try:
+                state = entry.stat()
+            except FileNotFoundError:  # another process has removed it
+                continue
             if state.st_mtime >= checked:
                 if not _whole(entry.path):
                     if now - state.st_mtime > _SETTLED:
-                        os.unlink(entry.path)
+                        Path(entry.path).unlink(missing_ok=True)
                     else:
                         seen = min(seen, state.st_mtime)  # it is looked at again
                     continue
-                os.utime(entry.path, (state.st_atime, state.st_mtime))  # that was no use of it
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(entry.path, (state.st_atime, state.st_mtime))  # that was no use of it
             entries.append((max(state.st_atime, state.st_mtime), state.st_size, entry.path))
     total = sum(size for _, size, _ in entries)
     for _, size, path in sorted(entries):
         if total <= limit:
             break
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        Path(path).unlink(missing_ok=True)
         total -= size
     stamp.touch()
     os.utime(stamp, (seen, seen))
 
 
 def _whole(path: str) -> bool:
-    """Whether an entry is all there; one in another form than zlib's is taken for whole."""
+    """Whether an entry is all there; one in a form that nothing here reads is taken for whole."""
     try:
         with open(path, "rb") as file:
             data = file.read()
+        if data[:4] == b"\x28\xb5\x2f\xfd":  # zstd's, which JAX writes where there is a library for it
+            return _zstd_whole(data)
         if data[:1] != b"\x78":
             return bool(data)
         stream = zlib.decompressobj()
@@ -149,3 +155,15 @@ def _whole(path: str) -> bool:
         return stream.eof
     except (OSError, zlib.error):
         return False
+
+
+def _zstd_whole(data: bytes) -> bool:
+    for name in ("compression.zstd", "zstandard"):
+        with contextlib.suppress(ImportError):
+            library = import_module(name)
+            try:
+                library.decompress(data)
+            except (library.ZstdError, EOFError, ValueError):
+                return False
+            return True
+    return True

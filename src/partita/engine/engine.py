@@ -272,7 +272,9 @@ class Engine:
         return logits
 
     def warm(self) -> None:
-        """Compiles all that requests within the capacity will run, so that none of them waits for it."""
+        """Compiles all that requests within the capacity will run but for drafts, so that none of them waits
+        for it. Raises what compiling raises."""
+        self._compiling.wait(quietly=True)
         Compiling(closed_jobs(self.programs, self.shapes)).wait()
 
     def _logits_step(self, rows: int, width: int, kept_bytes: int = 0) -> AskedStep:
@@ -294,7 +296,7 @@ class Engine:
             request.check_tokens(self.model.vocabulary)
         asked = Asked(tuple(len(ids) for ids in prompts), tuple(requests), samples)
         self.memory.check(asked)
-        self._compiling.wait()
+        self._compiling.wait(quietly=True)
         decoding, readings = self.shapes.choose(asked.lengths, asked.ends, samples)
         slots = Slots(self.programs, self.parameters, decoding)
         return slots, (self._read(slots, reading, prompts) for reading in readings)
@@ -390,8 +392,8 @@ class Engine:
         self, prompts: Sequence[Sequence[int]], number: int, written: Sequence[int] = ()
     ) -> NotFiniteError:
         """What is wrong with one of the prompts and what was written after it: its logits are not finite."""
-        ids = [*prompts[number], *written]
-        where = first_not_finite(self.programs, self.parameters, self.roles["prefill"], ids)
+        given = self.programs, self.parameters, self.roles["prefill"]
+        where = first_not_finite(*given, prompts[number], written)
         what = "the activations" if where else "the logits over the temperature"
         of = f"prompt {number + 1} of {len(prompts)}: " if len(prompts) > 1 else ""
         return NotFiniteError(self.model.name, f"{of}{what} became infinite {where or ''}".rstrip())

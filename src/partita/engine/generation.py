@@ -115,8 +115,8 @@ def _next(slots: Slots, drafter: Drafter) -> Tokens:
     seconds, steps = time.perf_counter() - began, slots.programs.drafts
     if found.counts is not None:
         drafter.steps.append(int(sum(found.counts[slot] for slot in drafter.slots)))
-    else:  # the longest of these has compiled
-        steps.compile_seconds = max(seconds, steps.compile_seconds)
+    else:  # the first has compiled
+        steps.compile_seconds = steps.compile_seconds or seconds
     if not beside:
         drafter.pace.timed(seconds, bool(drafts))
     return found

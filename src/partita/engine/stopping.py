@@ -87,7 +87,8 @@ class Ending:
             return Piece(None, self._rest(), self.finish)
         self.tokens.append(token)
         text = self._stops.push(self.words.hidden(token), shown=False)
-        text += self._stops.push(self.words.push(token))
+        # what the words still hold back comes before a hidden token that ends the text
+        text += self.words.end() if self._stops.found else self._stops.push(self.words.push(token))
         if self._stops.found:
             self.finish = "stop"
         elif len(self.tokens) >= self.request.max_tokens:

@@ -203,9 +203,11 @@ class Serving(RuleBasedStateMachine):
                 if request.state in ("reading", "running") and request.shard == index:
                     shared |= set(request.blocks[: request.held])
                     own += self.blocks_of(request) - request.held
-            assert shard.blocks.used == own + len(shared)
-            assert 0 <= shard.blocks.available <= self.capacity.blocks
-            assert shard.blocks.used + shard.blocks.cached <= self.capacity.blocks
+            blocks = shard.blocks
+            assert blocks is not None
+            assert blocks.used == own + len(shared)
+            assert 0 <= blocks.available <= self.capacity.blocks
+            assert blocks.used + blocks.cached <= self.capacity.blocks
 
     def blocks_of(self, request: Request) -> int:
         """By the definition: the prompt's full blocks once, and for each sequence those after them."""
@@ -250,7 +252,10 @@ class Serving(RuleBasedStateMachine):
 
 TestServing = Serving.TestCase
 TestServing.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[*HealthCheck.__members__.values()],
 )
 
 
@@ -260,5 +265,8 @@ class ManyServings(Serving):
 
 TestManyServings = pytest.mark.full(ManyServings.TestCase)
 TestManyServings.settings = settings(
-    max_examples=1500, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=1500,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[*HealthCheck.__members__.values()],
 )

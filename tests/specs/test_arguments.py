@@ -23,5 +23,5 @@ def test_what_is_a_whole_number(value: object, number: int | None):
 
 def test_a_whole_number_below_the_least_is_refused():
     assert whole_number("size", 0, least=0) == 0
-    with pytest.raises(InputError, match="size: 0: a whole number of at least 1 is accepted"):
+    with pytest.raises(InputError, match=r"size: 0: a whole number of at least 1 is accepted"):
         whole_number("size", 0)

@@ -32,7 +32,10 @@ def compiled() -> Iterator[list[str]]:
 
 
 def test_any_mix_of_requests_compiles_less_than_a_dozen_programs(compiled: list[str]):
-    runs, random = engine(options=EngineOptions(capacity=Capacity(8, 64))), np.random.default_rng(5)
+    runs, random = (
+        engine(options=EngineOptions(capacity=Capacity(8, 64), draft="off")),
+        np.random.default_rng(5),
+    )
     compiled.clear()
 
     def ask_fifty() -> None:
@@ -55,7 +58,10 @@ def test_any_mix_of_requests_compiles_less_than_a_dozen_programs(compiled: list[
 
 
 def test_after_warming_nothing_is_compiled(compiled: list[str]):
-    runs, random = engine(options=EngineOptions(capacity=Capacity(4, 48))), np.random.default_rng(6)
+    runs, random = (
+        engine(options=EngineOptions(capacity=Capacity(4, 48), draft="off")),
+        np.random.default_rng(6),
+    )
     runs.warm()
     assert 5 < runs.programs.traced < 12
     compiled.clear()

@@ -29,6 +29,7 @@ _COMMANDS = {
     "clusters": "catalogue:clusters",
     "generate": "generate:command",
     "serve": "serve:command",
+    "batch": "batch:command",
     "quantize": "quantize:command",
     "quality": "quality:command",
     "calibrate": "calibrate:command",

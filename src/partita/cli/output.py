@@ -39,12 +39,13 @@ def progress_console() -> Console:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(remaining: bool = False) -> Iterator[Callable[[str, int, int], None]]:
     """A bar on standard error while it lasts, where that is a terminal: call what it gives with what is done
-    now, how far, of how much."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    now, how far, of how much. remaining: with the time that is left, as far as can be told."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    shown = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    time = TimeRemainingColumn(elapsed_when_finished=True) if remaining else TimeElapsedColumn()
+    shown = (TextColumn("{task.description}"), BarColumn(), time)
     console = progress_console()
     with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=None)

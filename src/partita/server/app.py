@@ -84,9 +84,7 @@ def create_app(service: Service, api_keys: Sequence[str] = (), most_bytes: int =
         **guarded,
     )
     async def completions(body: CompletionBody, request: Request) -> Any:
-        service.check_model(body.model)
-        prompts = [await service.prompt_ids(prompt) for prompt in body.prompts()]
-        return await _answer(service, request, body, prompts)
+        return await _answer(service, request, body)
 
     @app.post(
         "/v1/chat/completions",
@@ -95,8 +93,7 @@ def create_app(service: Service, api_keys: Sequence[str] = (), most_bytes: int =
         **guarded,
     )
     async def chat(body: ChatBody, request: Request) -> Any:
-        service.check_model(body.model)
-        return await _answer(service, request, body, [await service.chat_ids(body)])
+        return await _answer(service, request, body)
 
     @app.get("/v1/models", summary="The model that is served", **guarded)
     async def models() -> dict[str, Any]:
@@ -165,26 +162,13 @@ def _health(service: Service) -> Health:
     return Health(live=loop.error is None, ready=loop.ready.is_set() and not loop.stopping)
 
 
-async def _answer(
-    service: Service, request: Request, body: GenerateBody, prompts: Sequence[list[int]]
-) -> BaseModel | StreamingResponse:
-    if service.loop.error is not None or not service.loop.ready.is_set():
-        raise ApiError(503, "the server is not ready", code="not_ready")
-    before, key = await service.echoes(body, prompts), request.headers.get("authorization", "")
-    grammar = await service.grammar(body)
-    answering, writer = service.answer(body, prompts, key, grammar), service.writer(body)
-    samples = len(answering.choices) // len(prompts)
-    for choice in answering.choices:
-        choice.text = before[choice.index // samples]
+async def _answer(service: Service, request: Request, body: GenerateBody) -> BaseModel | StreamingResponse:
+    answering = await service.begin(body, request.headers.get("authorization", ""))
+    writer = service.writer(body)
     if body.streams:
         pieces = _streamed(answering, writer, body.usage_at_the_end)
         return _EventStream(answering, pieces)
-
-    async def collect() -> None:
-        async for index, piece in answering.pieces():
-            answering.choices[index].add(piece)
-
-    await _unless_gone(request, collect())
+    await _unless_gone(request, answering.collect())
     return writer.whole(answering.choices, answering.usage())
 
 

@@ -77,6 +77,13 @@ def api_error(error: Exception) -> ApiError:
     return ApiError(500, f"internal error: {text}")
 
 
+def invalid_body(errors: Sequence[Any]) -> ApiError:
+    """How a body is answered that pydantic found these errors in, placed as FastAPI does: ("body", ...)."""
+    place = "body" if errors[0]["type"] == "json_invalid" else _place(errors[0]["loc"])
+    wrong = [each["msg"] for each in errors if _place(each["loc"]) in (place, "body")]
+    return ApiError(400, f"{place}: {', or: '.join(dict.fromkeys(wrong))}", place)
+
+
 def add_handlers(app: FastAPI) -> None:
     """Has every error of an application answered in OpenAI's shape."""
 
@@ -86,10 +93,7 @@ def add_handlers(app: FastAPI) -> None:
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        errors = error.errors()
-        place = "body" if errors[0]["type"] == "json_invalid" else _place(errors[0]["loc"])
-        wrong = [each["msg"] for each in errors if _place(each["loc"]) in (place, "body")]
-        found = ApiError(400, f"{place}: {', or: '.join(dict.fromkeys(wrong))}", place)
+        found = invalid_body(error.errors())
         return JSONResponse(found.body(), found.status)
 
     async def http(_: Request, error: Exception) -> JSONResponse:

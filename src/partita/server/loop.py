@@ -116,6 +116,12 @@ class EngineLoop:
         """Compiles all steps in the background, then takes requests; `ready` is set then."""
         self._thread.start()
 
+    def wait(self) -> None:
+        """Returns once requests are taken. Raises what the thread has ended by before that."""
+        while not self.ready.wait(0.2):
+            if not self._thread.is_alive() and self.error is not None:
+                raise self.error
+
     def check(self, ids: Sequence[int], sampling: Sampling) -> Request:
         """What the scheduler is asked. Raises InputError naming the field of what can never be served."""
         tokens = len(ids) + sampling.max_tokens
@@ -376,20 +382,26 @@ class EngineLoop:
     def _failed(self, error: Exception) -> None:
         """A step has failed: what was in the slots is lost, and the server goes on with empty ones."""
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        self._give_up(Failed(f"a step failed: {text}"))
+        reason = Failed(f"a step failed: {text}")
+        lost = list(self.running.values())
+        with self._condition:
+            self._waiting -= sum(not generation.began for generation in lost)
         self._reset()
+        self._tell_all(lost, reason)  # who may come again at once
 
     def _give_up(self, error: BaseException) -> None:
+        """The thread ends: so does all that is here."""
         reason = error if isinstance(error, Exception) else Failed(str(error))
-        for generation in list(self.running.values()):
-            generation.tell(-1, reason)
-            self.metrics.ended(generation, "error")
-        self.running.clear()
         with self._condition:
             left, self._inbox, self._waiting = self._inbox, [], 0
-        for what, generation in left:
-            if what == "add":
-                generation.tell(-1, reason)
+        lost = list(self.running.values())
+        self.running.clear()
+        self._tell_all(lost + [generation for what, generation in left if what == "add"], reason)
+
+    def _tell_all(self, lost: Sequence[Generation], reason: Exception) -> None:
+        for generation in lost:
+            generation.tell(-1, reason)
+            self.metrics.ended(generation, "error")
 
 
 def _bytes(cache: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
@@ -29,11 +30,6 @@ class _Server(uvicorn.Server):
             return
         self._draining = True
         self._loop.stop()
-        threading.Thread(target=self._drain, daemon=True).start()
-
-    def _drain(self) -> None:
-        self._loop.join()
-        self.should_exit = True
 
 
 def serve(
@@ -58,13 +54,16 @@ def serve(
     )
     server = _Server(config, service)
 
-    def ready() -> None:
-        service.loop.ready.wait()
-        shown = f"[{host}]" if ":" in host else host
-        tell(f"http://{shown}:{taken.getsockname()[1]}/v1")
+    def watch() -> None:
+        with contextlib.suppress(BaseException):  # which is raised below
+            service.loop.wait()
+            shown = f"[{host}]" if ":" in host else host
+            tell(f"http://{shown}:{taken.getsockname()[1]}/v1")
+        service.loop.join()  # when it has been stopped, or has failed for good
+        server.should_exit = True
 
     service.loop.start()
-    threading.Thread(target=ready, daemon=True).start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         server.run(sockets=[taken])
     finally:

@@ -55,6 +55,11 @@ class Answering:
             if self.open:
                 self.cancel()
 
+    async def collect(self) -> None:
+        """Waits for all of it, which is in `choices` then. Raises what ends the request."""
+        async for index, piece in self.pieces():
+            self.choices[index].add(piece)
+
     def cancel(self) -> None:
         for generation in self.generations:
             self.loop.cancel(generation)
@@ -142,6 +147,24 @@ class Service:
         return making.result()
 
     # -- generations ----------------------------------------------------------------------------------------
+
+    async def begin(self, body: GenerateBody, key: str = "") -> Answering:
+        """Takes a request on. Raises InputError for what is wrong with it, ApiError for a model that is not
+        served and while nothing is, Busy and Stopping."""
+        self.check_model(body.model)
+        if self.loop.error is not None or not self.loop.ready.is_set():
+            raise ApiError(503, "the server is not ready", code="not_ready")
+        if isinstance(body, CompletionBody):
+            prompts = [await self.prompt_ids(prompt) for prompt in body.prompts()]
+        else:
+            assert isinstance(body, ChatBody)
+            prompts = [await self.chat_ids(body)]
+        before, grammar = await self.echoes(body, prompts), await self.grammar(body)
+        found = self.answer(body, prompts, key, grammar)
+        samples = len(found.choices) // len(prompts)
+        for choice in found.choices:
+            choice.text = before[choice.index // samples]
+        return found
 
     def answer(
         self,

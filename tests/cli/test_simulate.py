@@ -136,3 +136,19 @@ def test_what_is_wrong_is_said_in_one_line(partita: Partita, field: str, given: 
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"error: {field}")
     assert ran.err.count("\n") == 1
+
+
+def test_a_plan_at_a_rate_says_what_users_would_see(partita: Partita):
+    given = ("plan", "smollm2-135m", "--on", "tpu-v4:1x2x2", "--prompt", 256, "--output", 16, "--batch", 8)
+    found = partita(*given, "--rate", "20/s", "--json").json
+    validator("plan-1").validate(found)
+    assert list(undocumented(found, json_schema("plan-1"))) == []
+    said = found["simulation"]
+    assert (said["requests"], said["requests_per_second"]) == (2000, pytest.approx(20, rel=0.1))
+    # nobody is faster than a prefill of one prompt and steps that decode alone
+    assert said["ttft_seconds"]["p50"] > 0.5 * found["prefill"]["bound"]["step_seconds"] / 8
+    assert said["slots"]["most"] <= 8
+    shown = partita(*given, "--rate", "20/s").out
+    assert "simulated at that rate" in shown
+    assert partita(*given, "--json").json["simulation"] is None
+    assert partita(*given, "--samples", 2, "--rate", "20/s", "--json").json["simulation"] is None

@@ -16,6 +16,7 @@ from partita.advice.jax_engines import other_engines_json
 from partita.advice.rule import Rule
 from partita.advice.rules import broken_rules
 from partita.advice.sensitivity import Sensitivity, sensitivities
+from partita.advice.simulated import simulated
 from partita.cost.prediction import Prediction
 from partita.cost.setting import Setting
 from partita.planner.disaggregation import DisaggregatedPlan
@@ -24,6 +25,7 @@ from partita.planner.pair import Pair
 from partita.planner.plan import Plan
 from partita.planner.saved import SavedPlan
 from partita.planner.serving import Server, server
+from partita.simulation.result import Result
 from partita.specs.drafts import DraftRequest
 from partita.specs.traffic import Traffic
 
@@ -89,6 +91,11 @@ class Advice:
         """The plan under a steady load of its traffic."""
         return server(self.plan.chosen, self.traffic)
 
+    @cached_property
+    def simulated(self) -> Result | None:
+        """What users see at the rate; None without one, and where it is not simulated."""
+        return None if self.rate is None else simulated(self.plan.chosen, self.traffic, self.rate)
+
     def as_json(
         self, disaggregated: DisaggregatedPlan | None = None, other: SavedPlan | None = None
     ) -> dict[str, Any]:
@@ -102,6 +109,7 @@ class Advice:
             "sensitivity": [each.as_json() for each in self.sensitivities],
             "other_engines": self.other_engines,
             "server": self.server.as_json(self.rate, self.price),
+            "simulation": None if self.simulated is None else self.simulated.summary(),
             "traffic": None if self.traffic is None else self.traffic.as_json(),
             "drafts": None if self.draft is None else [step.as_json() for step in self.drafted],
             "disaggregated": None if disaggregated is None else disaggregated.as_json(),

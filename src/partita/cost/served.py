@@ -91,6 +91,14 @@ class Served:
         peaks = self.setting.peaks
         return replace(peaks, flops=self.setting.cluster.chip.peak(self.multiply)) if self.multiply else peaks
 
+    def estimated_peaks(self, profile: Profile) -> Peaks:
+        """Peaks of which the profile's shares are meant: 8-bit operands reach a share of their own."""
+        share = "int8_matmul_share"
+        if self.multiply != "int8" or share not in profile.constants:
+            return self.peaks
+        flops = self.peaks.flops * profile.value(share) / profile.value("matmul_share")
+        return replace(self.peaks, flops=flops)
+
     def bound_seconds(self) -> Number:
         """Seconds between two tokens of a request, at peak."""
         return self._seconds(*(bound(ledger, self.peaks).step_seconds for ledger in self._ledgers))
@@ -98,10 +106,7 @@ class Served:
     def estimated_seconds(self, profile: Profile) -> Number:
         """Seconds between two tokens of a request, with the efficiencies of a profile; never below the
         bound."""
-        peaks = self.peaks
-        share = "int8_matmul_share"
-        if self.multiply == "int8" and share in profile.constants:
-            peaks = replace(peaks, flops=peaks.flops * profile.value(share) / profile.value("matmul_share"))
+        peaks = self.estimated_peaks(profile)
         found = self._seconds(*(estimate(ledger, peaks, profile).step_seconds for ledger in self._ledgers))
         return np.maximum(found, self.bound_seconds())
 

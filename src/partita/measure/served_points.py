@@ -57,6 +57,8 @@ class ServedRow:
     chips: int
     seconds: float
     """Between two tokens of a request."""
+    ttft: float = 0.0
+    """To the first token of a request, waiting included; nothing is fitted to it here."""
 
     @property
     def name(self) -> str:
@@ -133,6 +135,7 @@ def read_rows(lines: Sequence[dict[str, str]]) -> tuple[ServedRow, ...]:
             concurrency=int(line["concurrency"]),
             chips=int(line["tensor_parallel"]),
             seconds=float(line["tpot_ms"]) / 1e3,
+            ttft=float(line["ttft_ms"]) / 1e3,
         )
         for line in lines
     )

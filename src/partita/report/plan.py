@@ -171,7 +171,21 @@ def _server(advice: Advice) -> list[Text]:
             "" if advice.rate is None else " at that rate",
         )
         text += f"; {price:.4g} for a million output tokens{when}{', at least' if bound else ''}"
-    return [Text(text)]
+    return [Text(text), *_simulated(advice)]
+
+
+def _simulated(advice: Advice) -> list[Text]:
+    """Times that users see at the rate."""
+    if advice.simulated is None:
+        return []
+    found = advice.simulated.percentiles()
+    texts = []
+    for name in ("ttft", "tpot", "e2e"):
+        if (each := found[name]) is not None:
+            said = ", ".join(format_seconds(each[part]) for part in ("p50", "p95", "p99"))
+            texts.append(f"{'end to end' if name == 'e2e' else name.upper()} {said}")
+    kind = "at least, by the bound" if advice.plan.ranked_by == "bound" else "estimated"
+    return [Text(f"simulated at that rate, {kind} (50, 95, 99%): {'; '.join(texts)}")]
 
 
 def _why(found: Plan) -> Table:

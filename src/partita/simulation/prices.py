@@ -193,7 +193,7 @@ class Prices:
         while together <= min(_TOGETHER, sizes.slots):
             self._together.append((together, *_reading(pricing, prefill, together, tokens, starts)))
             together *= 2
-        self._most = max(tokens)
+        self._most, self._slots = max(tokens), sizes.slots
         self._moves = _moving(pricing, (prefill, max(tokens)), (decode[0], 1), 1)
         self._switches = {
             (a, b): _moving(pricing, (decode[a], 1), (decode[b], 1), sizes.slots)
@@ -243,10 +243,10 @@ class Prices:
         """Seconds of moving the keys and values of a prompt to decode's layout."""
         return 0.0 if self._moves is None else larger([part(tokens) for part in self._moves])
 
-    def switched(self, sequences: int, tokens: int, source: int, target: int) -> float:
-        """Seconds of moving the whole cache, so many tokens of so many sequences, between decode layouts."""
+    def switched(self, tokens: int, source: int, target: int) -> float:
+        """Seconds of moving the cache, so many tokens spread over all slots, between decode layouts."""
         found = self._switches[source, target]
-        return 0.0 if found is None else larger([part(tokens / sequences) for part in found])
+        return 0.0 if found is None else larger([part(tokens / self._slots) for part in found])
 
     def tokens_within(self, seconds: float, sequences: int, attended: int, fused: bool) -> int:
         """The most tokens of a prompt that a step reads beside these sequences in so many seconds, if the

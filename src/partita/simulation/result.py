@@ -100,6 +100,11 @@ class Result:
             within &= between <= limits.tpot
         return float(within.mean())
 
+    def summary(self) -> dict[str, Any]:
+        """Without limits, and what is over time."""
+        found = self.as_json(Limits())
+        return {key: value for key, value in found.items() if not key.startswith("good") and key != "series"}
+
     def as_json(self, limits: Limits) -> dict[str, Any]:
         """The object of one policy in what `simulate --json` prints; its keys are stable."""
         good = self.good(limits)

@@ -190,7 +190,7 @@ class Simulation:
             return 0.0
         source, target = self._layout, step.layout
         self._layout = target
-        return self.prices.switched(step.decode, self.scheduler.cached, source, target)
+        return self.prices.switched(self.scheduler.cached, source, target)
 
     def _write(self, sequences: int, steps: int, seconds: float) -> None:
         """Tokens of so many sequences in each of the steps: the first comes a gap after their last one."""
@@ -225,6 +225,6 @@ class Simulation:
             return [decode(sequences, cached + sequences) for decode in prices.layouts]
 
         def move(cached: int, source: int, target: int) -> float:
-            return prices.switched(len(self.scheduler.running), cached, source, target)
+            return prices.switched(cached, source, target)
 
         return Switching(seconds, move)

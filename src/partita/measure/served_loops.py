@@ -79,14 +79,12 @@ class Loops:
 
     def bounds(self) -> Times:
         """What no run of these steps can beat."""
-        return self._times(self._prices(Pricing(*self._setting, "bound", self.block.served.peaks)))
+        return self._times(self.prices())
 
     def estimated(self, profile: Profile) -> Times:
         """By a profile; the times of the last one asked for are kept."""
         if not self._kept or self._kept[0][0] is not profile:
-            peaks = self.block.served.estimated_peaks(profile)
-            pricing = Pricing(*self._setting, "estimate", peaks, profile)
-            self._kept[:] = [(profile, self._times(self._prices(pricing)))]
+            self._kept[:] = [(profile, self._times(self.prices(profile)))]
         return self._kept[0][1]
 
     @property
@@ -97,12 +95,14 @@ class Loops:
             for i, point in enumerate(self.block.points)
         )
 
-    @property
-    def _setting(self):
-        return self.block.served.setting, self.server.storage
-
-    def _prices(self, pricing: Pricing) -> Prices:
-        budget, server = self.policy.budget, self.server
+    def prices(self, profile: Profile | None = None) -> Prices:
+        """Of the engine's steps, by a profile, or at peak."""
+        budget, server, served = self.policy.budget, self.server, self.block.served
+        if profile is None:
+            pricing = Pricing(served.setting, server.storage, "bound", served.peaks)
+        else:
+            peaks = served.estimated_peaks(profile)
+            pricing = Pricing(served.setting, server.storage, "estimate", peaks, profile)
         sizes = Sizes(server.slots, max(budget + server.slots, server.context), server.context)
         return Prices(pricing, server.prefill, [server.decode], sizes)
 

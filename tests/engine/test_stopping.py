@@ -173,6 +173,30 @@ def test_a_stop_text_that_is_or_holds_a_hidden_token(stop: str, tokens: list[int
     assert (ends.finish, ends.tokens) == ("stop", tokens)
 
 
+E_ACUTE = list("é".encode())
+
+
+@pytest.mark.parametrize(
+    ("stop", "tokens", "text"),
+    [
+        ("<turn>", [97, E_ACUTE[0], TURN], "a\ufffd"),
+        ("a\ufffd<turn>", [98, 97, E_ACUTE[0], TURN], "b"),
+        ("é<turn>b", [97, E_ACUTE[0], TURN, E_ACUTE[1], 98], "a"),
+        ("<turn><turn>b", [97, E_ACUTE[0], TURN, TURN, E_ACUTE[1], 98], "aé"),
+    ],
+)
+def test_a_hidden_token_stands_behind_text_that_is_still_held_back(stop: str, tokens: list[int], text: str):
+    ends = ending(stop=stop)
+    pieces = [ends.push(token) for token in tokens]
+    assert (text_of(pieces), ends.finish) == (text, "stop")
+
+
+def test_a_hidden_token_that_does_not_stop_the_text_leaves_characters_whole():
+    ends = ending(stop="<turn>x", max_tokens=4)
+    pieces = [ends.push(token) for token in (97, E_ACUTE[0], TURN, E_ACUTE[1])]
+    assert (text_of(pieces), ends.finish) == ("aé", "length")
+
+
 def test_hidden_tokens_are_not_shown_where_text_is_held_back_for_them():
     ends = ending(stop="<turn>x", max_tokens=4)
     pieces = [ends.push(token) for token in (97, TURN, 98, TURN)]

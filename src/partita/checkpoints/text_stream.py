@@ -136,11 +136,8 @@ class TextStream:
         return piece
 
     def end(self) -> str:
-        """What is left: U+FFFD where the ids stopped inside a character, else mostly nothing."""
-        text = self._decode(self._window)
-        piece = text[self._given :]
-        self._given = len(text)
-        return piece
+        """What is left if no more ids come: U+FFFD where they stop inside a character, else mostly none."""
+        return self._decode(self._window)[self._given :]
 
     def _context(self, ids: Sequence[int]) -> list[int]:
         """The fewest last ids that settle how the next is decoded."""

@@ -6,6 +6,7 @@ Knows tokens and text only: no logits, batches or devices.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -42,7 +43,9 @@ class Words(Protocol):
         """The text of a token of which `push` gives none because it is hidden."""
         ...
 
-    def end(self) -> str: ...
+    def end(self) -> str:
+        """What is left where no more tokens come; some may."""
+        ...
 
 
 class Numbers:
@@ -71,6 +74,10 @@ class Ending:
 
     def __post_init__(self) -> None:
         self._stops = StopTexts(self.request.stop)
+        self._come = 0
+        """Characters that `words` has given."""
+        self._hidden: list[tuple[int, str]] = []
+        """Texts of hidden tokens behind text that `words` still holds back, and behind which character."""
         ends = () if self.request.ignore_eos else self.eos_ids
         self._ends = frozenset([*ends, *self.request.stop_token_ids])
 
@@ -86,9 +93,10 @@ class Ending:
             self.finish = "stop"
             return Piece(None, self._rest(), self.finish)
         self.tokens.append(token)
-        text = self._stops.push(self.words.hidden(token), shown=False)
-        # what the words still hold back comes before a hidden token that ends the text
-        text += self.words.end() if self._stops.found else self._stops.push(self.words.push(token))
+        if hidden := self.words.hidden(token):
+            text = self._hide(hidden)
+        else:
+            text = self._push(self.words.push(token))
         if self._stops.found:
             self.finish = "stop"
         elif len(self.tokens) >= self.request.max_tokens:
@@ -101,9 +109,34 @@ class Ending:
         self.finish = "stop"
         return Piece(None, self._rest(), self.finish)
 
+    def _hide(self, hidden: str) -> str:
+        """Takes the text of a hidden token. Where that completes a stop text, what `words` holds back is
+        text before it, and given out too."""
+        held = self.words.end()
+        self._hidden.append((self._come + len(held), hidden))
+        if not held:
+            return self._push("")
+        before = self._stops, self._come, self._hidden
+        self._stops, self._hidden = deepcopy(self._stops), list(self._hidden)
+        text = self._push(held)
+        if self._stops.found:
+            return text
+        self._stops, self._come, self._hidden = before
+        return ""
+
+    def _push(self, text: str) -> str:
+        """What can be given out once `words` has given this text, with the hidden texts that stand in it."""
+        given, begin = "", self._come
+        self._come += len(text)
+        while self._hidden and self._hidden[0][0] <= self._come:
+            place, hidden = self._hidden.pop(0)
+            given += self._stops.push(text[: place - begin]) + self._stops.push(hidden, shown=False)
+            text, begin = text[place - begin :], place
+        return given + self._stops.push(text)
+
     def _rest(self) -> str:
         """What is left to give out when no more tokens come."""
-        text = self._stops.push(self.words.end())
+        text = self._push(self.words.end())
         return text if self._stops.found else text + self._stops.end()
 
 

@@ -59,6 +59,20 @@ partita.checkpoints.open.open_checkpoint = busy
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
 
 
+def test_it_is_said_where_standard_error_is_redirected(tiny: Path):
+    """While the `tokenizers` library reads a text, in C for as long as it likes."""
+    before = """
+import hashlib, threading, partita.checkpoints.open
+from partita.checkpoints.tokenizer_library import attempt_quietly
+def busy(_):
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    attempt_quietly(lambda: hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1))
+partita.checkpoints.open.open_checkpoint = busy
+"""
+    done = stopped(before, "generate", tiny, "--prompt-ids", "1")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
+
+
 def test_quantising_that_is_stopped_leaves_nothing(tiny: Path, tmp_path: Path):
     before = "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGTERM)"
     done = stopped(before, "quantize", tiny, tmp_path / "out")

@@ -190,7 +190,9 @@ def test_seconds_to_save():
     drafter = Drafter("auto", WIDTH, Pace(2.0))
     drafter.begin(0, [1, 2, 3, 4, 5, 6], most=1000)
     assert drafter.seconds_to_save == 0
-    drafter.pace.timed(0.1, False)
+    for seconds in (5.0, 0.1, 0.1):  # the first has compiled
+        assert drafter.pace.single == 0
+        drafter.pace.timed(seconds, False)
     repeating(drafter, 0, 10)
     drafter.drafts()
     assert drafter.gain > 2
@@ -243,7 +245,7 @@ def test_auto_verifies_once_it_is_compiled_and_changes_nothing(monkeypatch: pyte
             return self.priced
 
     monkeypatch.setattr(engine, "_drafter", drafter)
-    monkeypatch.setattr(engine.programs.drafts, "compile_seconds", float("inf"))
+    monkeypatch.setattr(DraftSteps, "compile_seconds", float("inf"))
     [[never]] = engine.complete([[1, 2, 3]], asked)
     assert never.tokens == alone.tokens
     assert not drafters[-1].steps
@@ -255,7 +257,7 @@ def test_auto_verifies_once_it_is_compiled_and_changes_nothing(monkeypatch: pyte
 
     monkeypatch.setattr(DraftSteps, "prepare", prepare)
     monkeypatch.setattr(Drafter, "seconds_to_save", float("inf"))
-    engine.programs.drafts.compile_seconds = 0.0
+    monkeypatch.setattr(DraftSteps, "compile_seconds", 0.0)
     [[drafted]] = engine.complete([[1, 2, 3]], asked)
     assert drafted == alone
     assert sum(drafters[-1].steps) > len(drafters[-1].steps) > 3

@@ -6,7 +6,6 @@ weights and no requests, only sizes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -123,9 +122,8 @@ def _insert(programs: Programs, reading: Reading, widths: Sequence[int], into: D
 def _decode(programs: Programs, into: Decoding) -> None:
     cache = programs.slots(into.layout, into.count, into.capacity)
     whole = _whole(programs, (into.count,))
-    began = time.perf_counter()
-    _compile(programs.decode(into.layout), programs.parameters(), cache, whole, whole)
-    programs.drafts.compile_seconds = max(time.perf_counter() - began, programs.drafts.compile_seconds)
+    with programs.drafts.timed("decode"):
+        _compile(programs.decode(into.layout), programs.parameters(), cache, whole, whole)
 
 
 def _draw(programs: Programs, into: Decoding, kind: Kind | None = None) -> None:
@@ -135,11 +133,12 @@ def _draw(programs: Programs, into: Decoding, kind: Kind | None = None) -> None:
     split, size = programs.named(programs.draws.history(into.layout)), (into.count, programs.padded["V"])
     counts = jax.ShapeDtypeStruct(size, np.int32, sharding=split)
     known = {"prompt": counts, "bias": jax.ShapeDtypeStruct(size, np.float32, sharding=split)}
-    if kind not in into.own:
-        _compile(programs.draws.any(into.layout), *given, known, counts, _host())
-    else:
-        history = (known, counts) if kind == "full" else ({}, None)
-        _compile(programs.draws.next(into.layout, kind), *given, *history)
+    with programs.drafts.timed("draw"):
+        if kind not in into.own:
+            _compile(programs.draws.any(into.layout), *given, known, counts, _host())
+        else:
+            history = (known, counts) if kind == "full" else ({}, None)
+            _compile(programs.draws.next(into.layout, kind), *given, *history)
 
 
 def _host(*shape: int) -> jax.ShapeDtypeStruct:

@@ -7,8 +7,9 @@ them, until the next step writes there. Knows shapes and shardings, but not wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from partita.engine.cache import WHOLE, kept
+from partita.engine.compile_time import compiling
 from partita.engine.local import Local
 from partita.program.sampling import Drafts, Kind, verify
 from partita.program.transformer import logits_sharding
@@ -66,8 +68,23 @@ class DraftSteps:
         self._programs = programs
         self.decode, self.verify = cache(self._decode), cache(self._verify)
         self._ahead: dict[tuple[Layout, Kind, Rows], Future[Pair]] = {}
-        self.compile_seconds = 0.0
-        """Seconds that compiling the step of one token took, ahead of it or in it: another takes as long."""
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that compiling the step of one token took, ahead of it or in it: another takes as long.
+
+        Where it was read from JAX's cache too: this one may not be there.
+        """
+        return sum(self._seconds.values())
+
+    @contextmanager
+    def timed(self, part: Literal["decode", "draw"]) -> Iterator[None]:
+        """Notes how long it takes to compile this part of a step of one token; the last time counts."""
+        with compiling() as found:
+            yield
+        if found.seconds:
+            self._seconds[part] = found.seconds
 
     def pair(self, layout: Layout, kind: Kind, rows: Rows) -> Pair:
         """Both steps for so many rows; those that `prepare` compiles are waited for, others compiled now."""

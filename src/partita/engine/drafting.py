@@ -193,8 +193,8 @@ class Pace:
 
     @property
     def single(self) -> float:
-        """Seconds of a step of one token; 0 where none has been timed."""
-        return median(self._single) if self._single else 0.0
+        """Seconds of a step of one token; 0 until enough have been timed: the first may have compiled."""
+        return median(self._single) if len(self._single) >= _ENOUGH else 0.0
 
     @property
     def ratio(self) -> float:

@@ -112,11 +112,9 @@ def _next(slots: Slots, drafter: Drafter) -> Tokens:
         drafts = {}
     began, beside = time.perf_counter(), drafter.draft == "auto" and slots.verifying == "compiling"
     found = slots.verify(drafts) if drafts else slots.step()
-    seconds, steps = time.perf_counter() - began, slots.programs.drafts
+    seconds = time.perf_counter() - began
     if found.counts is not None:
         drafter.steps.append(int(sum(found.counts[slot] for slot in drafter.slots)))
-    else:  # the first has compiled
-        steps.compile_seconds = steps.compile_seconds or seconds
     if not beside:
         drafter.pace.timed(seconds, bool(drafts))
     return found

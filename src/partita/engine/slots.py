@@ -234,7 +234,9 @@ class Slots:
         """The next token of every slot, one of those that `masks` allow."""
         sent = self._send()
         run = self.programs.decode(self.layout)  # one program, whatever is drawn in whichever slot
-        logits, sent.positions, self._cache = run(self.parameters, self._cache, self._tokens, sent.positions)
+        given = self.parameters, self._cache, self._tokens, sent.positions
+        with self.programs.drafts.timed("decode"):
+            logits, sent.positions, self._cache = run(*given)
         busy = self._positions != _NOBODY
         found = self._drawn(logits, sent, busy, masks)
         self._positions += busy
@@ -245,12 +247,13 @@ class Slots:
         if masks is not None and (allowed := masks()):
             self._restrict(allowed)
         given = logits, sent.settings, sent.positions
-        if sent.kind in self.own:
-            run = self.programs.draws.next(self.layout, sent.kind)
-            draw = run(*given, *self._history_for(sent.kind))
-        else:
-            run = self.programs.draws.any(self.layout)
-            draw = run(*given, *self._history_for("full"), np.int32(KINDS.index(sent.kind)))
+        with self.programs.drafts.timed("draw"):
+            if sent.kind in self.own:
+                run = self.programs.draws.next(self.layout, sent.kind)
+                draw = run(*given, *self._history_for(sent.kind))
+            else:
+                run = self.programs.draws.any(self.layout)
+                draw = run(*given, *self._history_for("full"), np.int32(KINDS.index(sent.kind)))
         self._tokens = draw.tokens
         if draw.output is not None:
             self._known["output"] = draw.output

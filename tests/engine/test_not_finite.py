@@ -151,11 +151,29 @@ def test_every_layout_and_format_is_looked_through(layout: str, formats: Formats
     engine = engine_of(parameters, layout, CUBE, formats=formats)
     ids = np.random.default_rng(0).integers(63, size=150).tolist()
     given = engine.programs, engine.parameters, engine.roles["prefill"]
-    assert first_not_finite(*given, ids) is None
-    found = first_not_finite(*given, [*ids, 63])
+    assert first_not_finite(*given, ids, 150) is None
+    found = first_not_finite(*given, [*ids, 63], 150)
     assert found is not None
     assert found.startswith("in layer 0, the norm before attention (sum of squares); the largest")
     assert found.endswith("3e+38, in embed")
+
+
+@pytest.mark.parametrize("upto", [20, 8])
+def test_rotary_positions_know_the_length_of_the_prompt(upto: int):
+    """Of LongRoPE: a prompt that is longer than the trained length has its long factors from its first token
+    on; the short ones, which would overflow, are not looked at."""
+    scaling = {
+        **{"kind": "longrope", "factor": 2.0, "original_max_position": 10},
+        **{"short_factors": (1e-38, 1e-38), "long_factors": (1.0, 1.0)},
+    }
+    model = Model.model_validate(MODEL.model_dump(exclude_none=True) | {"rotary_scaling": scaling})
+    roles = parse_layout("ws1d/heads", "x")
+    engine = Engine(MemoryCheckpoint(model, random_parameters(model, seed=5)), ONE, roles, roles)
+    given = engine.programs, engine.parameters, roles, [1] * upto
+    assert first_not_finite(*given, 20) is None
+    found = first_not_finite(*given, 8)
+    assert found is not None
+    assert "rotary positions" in found
 
 
 KINDS_OF_MODELS: list[dict[str, Any]] = [
@@ -176,7 +194,7 @@ def test_every_operation_of_the_program_is_looked_at_and_has_words(fields: dict[
     model = Model.model_validate(MODEL.model_dump(exclude_none=True) | fields)
     roles = parse_layout(layout, CUBE.axes)
     programs = Programs(model, CUBE, plan_storage(model, CUBE, roles, roles), Formats.all_in("f32"))
-    steps, known = _Steps(programs, roles, 8), programs.parameters()
+    steps, known = _Steps(programs, roles, 8, 1), programs.parameters()
     outside = {name: each for name, each in known.items() if not name.startswith("layers.")}
     block = {name: each for name, each in known.items() if name.startswith("layers.0.")}
     chunk = [ints(*each.shape) for each in steps.chunks([1], [])[0]]

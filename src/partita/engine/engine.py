@@ -268,7 +268,7 @@ class Engine:
         logits = [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
         for number, each in enumerate(logits):
             if (bad := np.flatnonzero(~np.isfinite(each).all(axis=1))).size:
-                raise self._not_finite([ids[: bad[0] + 1] for ids in prompts], number)
+                raise self._not_finite(prompts, number, upto=bad[0] + 1)
         return logits
 
     def warm(self) -> None:
@@ -389,11 +389,17 @@ class Engine:
         return Drafter(self.draft, slots.width, Pace(step_ratio(self.model, *on, shape)))
 
     def _not_finite(
-        self, prompts: Sequence[Sequence[int]], number: int, written: Sequence[int] = ()
+        self,
+        prompts: Sequence[Sequence[int]],
+        number: int,
+        written: Sequence[int] = (),
+        upto: int | None = None,
     ) -> NotFiniteError:
-        """What is wrong with one of the prompts and what was written after it: its logits are not finite."""
-        given = self.programs, self.parameters, self.roles["prefill"]
-        where = first_not_finite(*given, prompts[number], written)
+        """What is wrong with one of the prompts, up to a token, and what was written after it: its logits are
+        not finite."""
+        prompt, roles = prompts[number], self.roles["prefill"]
+        ids = [*prompt[:upto], *written]
+        where = first_not_finite(self.programs, self.parameters, roles, ids, len(prompt))
         what = "the activations" if where else "the logits over the temperature"
         of = f"prompt {number + 1} of {len(prompts)}: " if len(prompts) > 1 else ""
         return NotFiniteError(self.model.name, f"{of}{what} became infinite {where or ''}".rstrip())

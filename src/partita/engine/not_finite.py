@@ -76,24 +76,22 @@ _OPERATIONS = {
 
 
 def first_not_finite(
-    programs: Programs,
-    parameters: Mapping[str, jax.Array],
-    roles: Roles,
-    prompt: Sequence[int],
-    written: Sequence[int] = (),
+    programs: Programs, parameters: Mapping[str, jax.Array], roles: Roles, ids: Sequence[int], prompt: int
 ) -> str | None:
-    """The first operation whose result is not finite for a prompt and what was written after it, in the order
-    of the program, and the largest weight up to there; None where the logits of the next token are finite.
+    """The first operation whose result is not finite for these tokens, in the order of the program, and the
+    largest weight up to there; None where the logits of the next token are finite.
 
-    roles: those of prefill. Such as "in layer 3, the feed-forward's down projection; the largest weight up to
-    there is 3e+38, in layers.3.ffn_out".
+    roles: those of prefill. prompt: how many of the tokens were read as a prompt, of which rotary positions
+    may know the length; of a part of one, how many all of it has.
+    Such as "in layer 3, the feed-forward's down projection; the largest weight up to there is 3e+38, in
+    layers.3.ffn_out".
     """
-    steps = _Steps(programs, roles, min(len(prompt), _CHUNK))
+    steps = _Steps(programs, roles, min(len(ids), _CHUNK), prompt)
     outside = {name: value for name, value in parameters.items() if not name.startswith("layers.")}
-    chunks = steps.chunks(prompt, written)
+    chunks = [steps.chunk(ids, start) for start in range(0, len(ids), steps.width)]
     read, residuals = [name for name in ("embed", "positions") if name in outside], []
-    for tokens, *given in chunks:
-        x, found = steps.run("embed", outside, tokens, *given)
+    for tokens, held, counts in chunks:
+        x, found = steps.run("embed", outside, tokens, held, counts)
         residuals.append(x)
         if found:
             return f"in {found}; {_largest(programs, parameters, read)}"
@@ -104,12 +102,12 @@ def first_not_finite(
         weights = {f"layers.0.{name.removeprefix(prefix)}": parameters[name] for name in own}
         kind = "local" if programs.model.is_local(layer) else "global"
         cache = steps.empty(layer, len(chunks))
-        for number, (_, *given) in enumerate(chunks):
-            (x, cache), found = steps.run(kind, weights, residuals[number], cache, *given)
+        for number, (_, held, counts) in enumerate(chunks):
+            (x, cache), found = steps.run(kind, weights, residuals[number], cache, held, counts)
             residuals[number] = x
             if found:
                 return f"in layer {layer}, {found}; {_largest(programs, parameters, read)}"
-    _, found = steps.run("head", outside, residuals[-1], chunks[-1][2])
+    _, found = steps.run("head", outside, residuals[-1], chunks[-1][-1])
     return f"in {found}; {_largest(programs, parameters, [*read, *outside])}" if found else None
 
 
@@ -137,29 +135,23 @@ class _Steps:
     Each is jitted; beside its result it gives which of its operations have one that is not finite.
     """
 
-    def __init__(self, programs: Programs, roles: Roles, width: int):
+    def __init__(self, programs: Programs, roles: Roles, width: int, prompt: int):
         mesh, storage = programs.mesh, programs.storage
         self.programs, self.layout = programs, resolve(roles, storage, mesh, 1, width)
-        layout = self.layout
+        self.prompt, layout = prompt, self.layout
         self.rows = product(mesh.size, layout.batch_axes)
         split = union(union(layout.query_axes, layout.new_axes), storage.s_axes)
         self.width = ceil_to(width, product(mesh.size, split))
         self._parameters = programs.parameter_specs()
         self._compiled: dict[str, tuple[Callable[..., Any], list[str]]] = {}
 
-    def chunks(self, prompt: Sequence[int], written: Sequence[int]) -> list[tuple[np.ndarray, ...]]:
-        """Tokens [rows, width] from one on, how many are before them, how many these are, and tokens of the
-        sequence as its positions turn by them [rows]: those of the prompt by all of it."""
-        ids, found, start = [*prompt, *written], [], 0
-        while start < len(ids):
-            end = len(prompt) if start < len(prompt) else len(ids)
-            own = ids[start : min(start + self.width, end)]
-            tokens = np.zeros((self.rows, self.width), np.int32)
-            tokens[:, : len(own)] = own
-            reach = len(prompt) if start < len(prompt) else start + len(own)
-            found.append((tokens, *(np.full(self.rows, n, np.int32) for n in (start, len(own), reach))))
-            start += len(own)
-        return found
+    def chunk(self, ids: Sequence[int], start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens [rows, width] from one on, how many are before them and how many these are [rows]."""
+        own = ids[start : start + self.width]
+        tokens = np.zeros((self.rows, self.width), np.int32)
+        tokens[:, : len(own)] = own
+        held, counts = (np.full(self.rows, n, np.int32) for n in (start, len(own)))
+        return tokens, held, counts
 
     def empty(self, layer: int, chunks: int) -> Any:
         """A layer's cache with room for so many chunks."""
@@ -180,10 +172,10 @@ class _Steps:
         residual = self.programs.spec(parse(self.layout.residual))
         cache = self.programs.cache_specs(*kept(self.layout))[0]
         body, given, out = {
-            "embed": (self._embed, (WHOLE,) * 4, residual),
+            "embed": (self._embed, (WHOLE, WHOLE, WHOLE), residual),
             "head": (self._head, (residual, WHOLE), WHOLE),
         }.get(
-            name, (partial(self._block, name == "local"), (residual, cache, *[WHOLE] * 3), (residual, cache))
+            name, (partial(self._block, name == "local"), (residual, cache, WHOLE, WHOLE), (residual, cache))
         )
         operations: list[str] = []
 
@@ -196,20 +188,19 @@ class _Steps:
         own: dict[str, PartitionSpec] = {each: self._parameters[each] for each in weights}
         return self.programs.jit(step, (own, *given), (out, WHOLE), layout=self.layout), operations
 
-    def _pass(
-        self, watched: Watched, held: jax.Array, counts: jax.Array, reach: jax.Array | None = None
-    ) -> Pass[Local]:
+    def _pass(self, watched: Watched, held: jax.Array, counts: jax.Array) -> Pass[Local]:
         watched.counts = counts
         positions = held[:, None] + jnp.arange(self.width, dtype=jnp.int32)
+        lengths, reach = (Local(n, parse("B")) for n in (held + counts, jnp.full_like(counts, self.prompt)))
         ops: Any = watched
-        return self.programs.pass_at(ops, self.layout, positions, held + counts, reach)
+        return Pass(ops, self.programs.model, self.layout, Local(positions, parse("B L")), lengths, reach)
 
-    def _embed(self, watched: Watched, weights, tokens, held, counts, reach) -> jax.Array:
-        run, (outside, _) = self._pass(watched, held, counts, reach), self.programs.weights(weights)
+    def _embed(self, watched: Watched, weights, tokens, held, counts) -> jax.Array:
+        run, (outside, _) = self._pass(watched, held, counts), self.programs.weights(weights)
         return transformer.embed(run, outside, Local(tokens, parse("B L"))).value
 
-    def _block(self, local: bool, watched: Watched, weights, x, cache, held, counts, reach) -> Any:
-        run, (_, layers) = self._pass(watched, held, counts, reach), self.programs.weights(weights)
+    def _block(self, local: bool, watched: Watched, weights, x, cache, held, counts) -> Any:
+        run, (_, layers) = self._pass(watched, held, counts), self.programs.weights(weights)
         parts = tuple(map(local_part, cache, kept(self.layout)))
         x, new = transformer.block(run, layers[0], Local(x, parse(self.layout.residual)), parts, local)
         return x.value, tuple(map(plain_part, new))

@@ -359,7 +359,7 @@ class EngineLoop:
     def _not_finite(self, generation: Generation, ending: Ending) -> NotFiniteError:
         engine = self.engine
         given = engine.programs, engine.parameters, engine.roles["prefill"]
-        where = first_not_finite(*given, generation.ids, ending.tokens)
+        where = first_not_finite(*given, [*generation.ids, *ending.tokens], len(generation.ids))
         what = "the activations" if where else "the logits over the temperature"
         return NotFiniteError(engine.model.name, f"{what} became infinite {where or ''}".rstrip())
 

@@ -13,6 +13,7 @@ from partita.engine.engine import EngineOptions
 from partita.engine.memory import Asked
 from partita.engine.shapes import Capacity
 from partita.errors import InputError
+from partita.specs.sampling import Sampling
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -69,6 +70,35 @@ def test_after_warming_nothing_is_compiled(compiled: list[str]):
         ask = request(random, kind, n=samples)
         runs.complete([prompt(random) for _ in range(prompts)], ask)
     assert not compiled
+
+
+def test_drafts_add_a_step_for_each_number_of_slots_and_its_draws(compiled: list[str]):
+    """Here of one number of slots, and two of the four kinds of draws."""
+    runs = engine(options=EngineOptions(capacity=Capacity(1, 48), draft="ngram"))
+
+    def ask_both() -> int:
+        compiled.clear()
+        for logprobs in (None, 1):  # greedy text of a tiny model repeats itself
+            ask = Sampling(max_tokens=40, ignore_eos=True, logprobs=logprobs)
+            runs.complete([[1, 2, 3]], ask)
+        return len(compiled)
+
+    runs.draft = "off"
+    assert ask_both() < 12
+    runs.draft = "ngram"
+    assert ask_both() == 1 + 2
+    assert ask_both() == 0
+
+
+def test_warming_says_what_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch):
+    runs = engine(options=EngineOptions(capacity=Capacity(1, 48)))
+
+    def broken(*_: object) -> None:
+        raise ValueError("no such program")
+
+    monkeypatch.setattr(runs.programs.draws, "any", broken)
+    with pytest.raises(ValueError, match="no such program"):
+        runs.warm()
 
 
 @pytest.mark.parametrize("tokens", [5, 300])

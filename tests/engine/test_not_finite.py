@@ -197,7 +197,7 @@ def test_every_operation_of_the_program_is_looked_at_and_has_words(fields: dict[
     steps, known = _Steps(programs, roles, 8, 1), programs.parameters()
     outside = {name: each for name, each in known.items() if not name.startswith("layers.")}
     block = {name: each for name, each in known.items() if name.startswith("layers.0.")}
-    chunk = [ints(*each.shape) for each in steps.chunks([1], [])[0]]
+    chunk = [ints(*each.shape) for each in steps.chunk([1], 0)]
     cache = programs.cache(steps.layout, steps.rows, steps.width, steps.width)[0]
     found: list[list[str]] = []
 

@@ -37,10 +37,10 @@ def compiling() -> Iterator[Compiled]:
         _while.found = None
 
 
-def _listen(event: str, seconds: float, **_: str | int) -> None:
+def _listen(event: str, duration_secs: float, **_: str | int) -> None:
     found = getattr(_while, "found", None)
     if found is not None and event in _EVENTS:
-        found.seconds += seconds
+        found.seconds += duration_secs
 
 
 jax.monitoring.register_event_duration_secs_listener(_listen)

@@ -79,7 +79,16 @@ def test_it_is_told_in_other_engines_terms(plan: Plan, answers: Advice):
 
 def test_the_document_is_plain_json_and_has_the_plan_and_what_was_asked(plan: Plan, answers: Advice):
     written = json.loads(json.dumps(answers.as_json(), allow_nan=False))
-    beside = {"rules", "crossovers", "sensitivity", "other_engines", "server", "traffic", "drafts"}
+    beside = {
+        "rules",
+        "crossovers",
+        "sensitivity",
+        "other_engines",
+        "server",
+        "simulation",
+        "traffic",
+        "drafts",
+    }
     assert set(written) - set(plan.as_json()) == beside | {"disaggregated", "comparison"}
     assert {phase: [rule["name"] for rule in found] for phase, found in written["rules"].items()} == {
         phase: [rule.name for rule in found] for phase, found in answers.rules.items()

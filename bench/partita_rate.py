@@ -29,8 +29,8 @@ def partita_rate(seconds: float) -> dict[str, Any]:
 
     Making the rows of the space is part of what is timed; reading the catalogue is not.
     """
+    from partita.planner.passes import Pricing, passes
     from partita.planner.space import Space, axis_roles, cluster_topology, rows
-    from partita.planner.tables import Pricing, passes
     from partita.specs.cluster import parse_cluster
     from partita.specs.formats import Formats
     from partita.specs.resolve import resolve_model

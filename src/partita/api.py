@@ -16,6 +16,7 @@ from partita.sharding.mesh import Mesh, parse_mesh
 from partita.specs.arguments import of_type, whole_number
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
+from partita.specs.hardware import read_utilization
 from partita.specs.model import Model
 from partita.specs.resolve import resolve_model
 from partita.specs.units import parse_bytes, parse_duration, parse_rate
@@ -42,6 +43,7 @@ def plan(
     max_tpot: str | None = None,
     max_chips: int | None = None,
     memory: str | None = None,
+    memory_utilization: float | None = None,
     rate: str | None = None,
     by: Basis | None = None,
     top: int = 5,
@@ -52,13 +54,13 @@ def plan(
     "estimate", which is usual where the cluster's profile compares layouts. Raises InputError for wrong
     input, and where nothing fits or keeps the limits.
     """
-    if batch == "auto" and prefill_batch not in (None, "auto"):
-        raise InputError("prefill_batch", prefill_batch, "needs a batch: with auto both batches are chosen")
     of_type("model", model, (str, Model), "the name of a model, or a Model,")
     of_type("on", on, (str, Cluster), "a text such as tpu-v4:4x4x4, or a Cluster,")
     of_type("mesh", mesh, (str, Mesh, NoneType), "a text such as x=4,y=4, or a Mesh,")
     for field, text in {"max_ttft": max_ttft, "max_tpot": max_tpot, "memory": memory, "rate": rate}.items():
         of_type(field, text, (str, NoneType), "a text of a number and its unit, such as 30ms, 80GB or 3/s,")
+    if memory is not None and memory_utilization is not None:
+        raise InputError("memory_utilization", memory_utilization, "give it or memory, not both")
     if max_chips is not None:
         max_chips = whole_number("max_chips", max_chips)
     choices = [formats] if isinstance(formats, Formats) else formats or [Formats()]
@@ -81,14 +83,18 @@ def plan(
         ),
         objective=parse_objective(objective),
         auto_batch=batch == "auto",
-        auto_prefill_batch=prefill_batch == "auto",
-        auto_chunk=chunk == "auto",
+        auto_prefill_batch=prefill_batch in (None, "auto"),
+        auto_chunk=chunk in (None, "auto"),
+        between=chunk is not None,
         mesh=parse_mesh(mesh) if isinstance(mesh, str) else mesh,
         stages=None if stages is None else whole_number("stages", stages),
         max_ttft=None if max_ttft is None else parse_duration(max_ttft, "max_ttft"),
         max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max_tpot"),
         rate=None if rate is None else parse_rate(rate, "rate"),
         memory_bytes=None if memory is None else parse_bytes(memory, "memory"),
+        memory_utilization=None
+        if memory_utilization is None
+        else read_utilization(memory_utilization, "memory_utilization"),
         basis=None if by is None else parse_basis(by),
         top=whole_number("top", top),
     )

@@ -51,12 +51,14 @@ def test_two_layouts_differ_in_their_figures_alone(pairs: tuple[Pair, Pair]):
     assert (tpot.a, tpot.b, tpot.winner) == (a.decode.step_seconds, b.decode.step_seconds, "a")
     assert tpot.change == pytest.approx(b.decode.step_seconds / a.decode.step_seconds - 1)
     assert found.figure("context").winner == "a"
-    assert found.figure("context").a == a.decode.max_context
+    assert found.figure("context").a == a.max_context
     assert found.figure("latency").b == b.latency_seconds
     assert found.figure("cost").a == a.chip_seconds_per_output_token
     assert found.figure("decode_mfu").b == b.decode.bound_mfu
     held = {f.name.removeprefix("decode_memory_"): f.a for f in found.figures if "decode_memory" in f.name}
-    assert held == a.decode.memory_bytes
+    live = a.memory["decoding"]
+    assert held["kv"] == live.kv == a.decode.memory_bytes["kv"]
+    assert held["total"] == live.total <= held["capacity"] == a.decode.setting.capacity_bytes
     assert found.figure("decode_memory_kv").winner is None
     with pytest.raises(KeyError, match="warmth"):
         found.figure("warmth")

@@ -38,7 +38,7 @@ def test_one_chip_has_no_links_to_be_faster():
 def test_more_memory_is_more_context_and_no_less_time():
     pair = pair_of(palm(INT8, batch=64), "ws2d/batch")
     (more,) = sensitivities(pair, "context", what=["capacity"])
-    assert (more.before, more.after > more.before) == (pair.decode.max_context, True)
+    assert (more.before, more.after > more.before) == (pair.max_context, True)
     assert "10% more memory: context" in str(more)
 
 
@@ -88,3 +88,14 @@ def test_the_prices_are_those_of_the_changed_chips():
     (links,) = sensitivities(pair, "latency", what=["links"], more=0.5)
     faster = replace(given, cluster=changed_cluster(given.cluster, "links", 0.5))
     assert links.after == pair_of(faster, "ws2d/batch").latency_seconds
+
+
+def test_throughput_is_told_in_the_chip_seconds_of_a_token():
+    """Of all chips: a cost of 8 chips is not that of one."""
+    pair = pair_of(palm(INT8, batch=64), "ws2d/batch")
+    (cost,) = sensitivities(pair, "cost", what=["links"])
+    (throughput,) = sensitivities(pair, "throughput", what=["links"])
+    assert throughput.before == cost.before == pair.chip_seconds_per_output_token
+    assert (throughput.after, throughput.change) == (cost.after, cost.change)
+    rate = pair.output_tokens_per_second
+    assert throughput.before == pytest.approx(64 / rate)

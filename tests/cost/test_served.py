@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from partita.cost.prediction import Setting, predict
-from partita.cost.served import MEMORY_SHARE, Load, Served
+from partita.cost.served import Load, Served
 from partita.errors import InputError
 from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import parse_roles
 from partita.specs import Formats, Workload, catalogue_model, parse_cluster
 from partita.specs.catalogue import profile
+from partita.specs.hardware import MEMORY_UTILIZATION
 
 
 def setting(model="llama-3.1-8b", chips=4, workload=None, stages=1, mesh=None, **formats):
@@ -65,7 +66,7 @@ def test_no_more_sequences_than_the_memory_holds():
     assert roomy.sequences == 128
     full = served(Load(4096, 512, 128), model="qwen3-32b", chips=2)
     chip = full.setting.cluster.chip
-    room = MEMORY_SHARE * chip.hbm_bytes - chip.runtime_bytes
+    room = MEMORY_UTILIZATION * chip.hbm_bytes - chip.runtime_bytes
 
     def needed(sequences):
         return full.decode.weight_bytes + full.decode.kv_bytes / full.sequences * sequences

@@ -143,7 +143,8 @@ def factorisations(size: int) -> Iterator[tuple[int, ...]]:
 
 def every_pair(case: Case, mesh: Mesh) -> Iterator[Pair]:
     workload = case.workload.resized(batch=case.batches[0], prefill_batch=case.prefill_batches[0])
-    setting = Setting(case.model, case.cluster, mesh, case.formats, workload)
+    share = case.request.utilization
+    setting = Setting(case.model, case.cluster, mesh, case.formats, workload, memory_utilization=share)
     priced: dict = {}
 
     def price(phase, roles, storage):

@@ -13,7 +13,7 @@ from tests.sizes import full
 from partita.cost.prediction import Prediction, Setting, predict, reshard_seconds
 from partita.errors import InputError
 from partita.planner import BATCHES, Objective, Plan, PlanRequest, best_plan, make_plan
-from partita.planner.pair import BASES, Basis
+from partita.planner.pair import BASES, Basis, Pair
 from partita.planner.search import ALIKE
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import parse_mesh
@@ -31,7 +31,7 @@ def every_pair(given: Setting) -> Iterator[tuple[Prediction, Prediction]]:
     for prefill, decode in product(roles, roles):
         storage = plan_storage(given.model, given.mesh, decode, prefill)
         phases = predict(given, "prefill", prefill, storage), predict(given, "decode", decode, storage)
-        if all(p.memory_bytes["total"] <= p.memory_bytes["capacity"] for p in phases):
+        if Pair(*phases).fits:
             yield phases
 
 
@@ -45,6 +45,7 @@ def any_batch(given: Setting, objective: Objective, **limits: float) -> Plan:
         objective=objective,
         auto_batch=True,
         mesh=given.mesh,
+        memory_utilization=given.memory_utilization,
         **limits,  # type: ignore[arg-type]
     )
     return best_plan(request)
@@ -78,7 +79,7 @@ SCORES = {
     "latency": latency,
     "cost": chip_seconds,
     "throughput": chip_seconds,
-    "context": lambda _prefill, decode, _by: -decode.max_context,
+    "context": lambda prefill, decode, _by: -Pair(prefill, decode).max_context,
 }
 
 
@@ -270,41 +271,45 @@ def test_a_model_that_does_not_fit_is_refused_with_bytes_by_part_and_the_smalles
         make_plan(setting("palm-540b", "tpu-v4:2x2x2", batch=64))
     assert (caught.value.field, caught.value.value) == ("cluster", "tpu-v4:2x2x2")
     message = caught.value.message
-    for part in ("weights 135 GB", "kv 1.98 GB", "activations", "of 34.4 GB per chip"):
+    for part in ("weights 135 GB", "kv 2.04 GB", "activations", "of 34.4 GB per chip"):
         assert part in message
-    assert message.endswith("smallest change that fits: --on tpu-v4:4x4x4")
+    assert message.endswith("smallest change that fits: --on tpu-v4:4x4x4 --mesh x=4,y=4,z=4")
     make_plan(setting("palm-540b", "tpu-v4:4x4x4", batch=64))
 
 
-@pytest.mark.parametrize(
-    ("given", "change", "changed", "milder"),
-    [
-        (palm(batch=620), "--kv int8", palm(Formats(kv="int8"), batch=620), []),
-        (palm(batch=800), "--weights int8", palm(INT8, batch=800), [palm(Formats(kv="int8"), batch=800)]),
-        (
-            palm(batch=3000),
-            "--prefill-batch 375",
-            palm(batch=3000, prefill_batch=375),
-            [palm(Formats(weights="int8", kv="int8"), batch=3000), palm(batch=3000, prefill_batch=750)],
-        ),
-        (
-            palm(batch=1, prompt=10**6),
-            "--prompt 31250 --context 31314",
-            palm(batch=1, prompt=31_250, context=31_314),
-            [palm(batch=1, prompt=62_500, context=62_564)],
-        ),
-    ],
-    ids=["cache", "weights", "batch", "context"],
-)
-def test_the_smallest_change_fits_and_no_milder_one_does(
-    given: Setting, change: str, changed: Setting, milder: list[Setting]
-):
+def offered(message: str) -> list[str]:
+    """The changes that a refusal offers."""
+    return message.partition("smallest change that fits: ")[2].split("; or ")
+
+
+def test_less_of_the_prompts_at_a_time_comes_before_what_loses_something():
+    given = palm(batch=3000)  # prefilled together, 12 GB of caches
     with pytest.raises(InputError) as caught:
         make_plan(given)
-    assert caught.value.message.endswith(f"smallest change that fits: {change}")
-    assert make_plan(changed).chosen.fits
-    for refused in milder:
-        assert make_plan_or_none(refused, "latency") is None
+    (change,) = offered(caught.value.message)
+    option, size = change.split()
+    assert option == "--chunk"
+    assert make_plan(palm(batch=3000, chunk=int(size))).chosen.fits
+    assert make_plan_or_none(palm(batch=3000, chunk=int(size) + 64), "latency") is None
+
+
+def test_what_loses_something_is_as_little_as_it_takes():
+    """Weights and cache are more than there is: neither a chunk nor fewer prompts at a time would help."""
+    given = palm(batch=4000, prefill_batch=1)
+    with pytest.raises(InputError) as caught:
+        make_plan(given)
+    changes = dict(change.rsplit(" ", 1) for change in offered(caught.value.message))
+    assert list(changes) == ["--batch", "--kv", "--prompt", "--on tpu-v4:8x4x4 --mesh"]
+    batch = int(changes["--batch"])
+    assert make_plan(palm(batch=batch, prefill_batch=1)).chosen.fits
+    # 64 chips have a sequence more each
+    assert make_plan_or_none(palm(batch=batch + 64, prefill_batch=1), "latency") is None
+    assert make_plan(palm(Formats(kv="int8"), batch=4000, prefill_batch=1)).chosen.fits
+    prompt = int(changes["--prompt"])
+    assert make_plan(palm(batch=4000, prefill_batch=1, prompt=prompt)).chosen.fits
+    longer = palm(batch=4000, prefill_batch=1, prompt=prompt + prompt // 50)
+    assert make_plan_or_none(longer, "latency") is None
+    assert changes["--on tpu-v4:8x4x4 --mesh"] == "x=8,y=4,z=4"
 
 
 def test_nothing_is_promised_where_no_change_would_fit():

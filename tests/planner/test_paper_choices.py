@@ -26,6 +26,7 @@ def any_mesh(given: Setting, objective: Objective) -> Plan:
         formats=(given.formats,),
         workload=given.workload,
         objective=objective,
+        memory_utilization=1.0,
     )
     return best_plan(request)
 

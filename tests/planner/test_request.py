@@ -65,13 +65,25 @@ def test_chunks_are_shorter_than_what_is_new_of_a_prompt():
     given = request(auto_chunk=True)
     assert given.chunks == (None, 128, 256, 512, 1024)
     assert request(auto_chunk=True, workload={"prefix": 1600}).chunks == (None, 128, 256)
-    assert [case.tokens_a_chunk for case in given.cases()] == [2048, 128, 256, 512, 1024]
+    (case,) = given.cases()
+    assert [case.tokens_of(chunk) for chunk in case.chunks] == [2048, 128, 256, 512, 1024]
+
+
+def test_open_chunks_have_no_more_tokens_than_a_prompt():
+    (case,) = request(auto_chunk=True, auto_batch=True, workload={"prompt": 600}).cases()
+    chunked = [portion for portion in case.portions if portion.chunk is not None]
+    assert chunked == [(1, 128), (2, 128), (4, 128), (1, 256), (2, 256), (1, 512)]
+    whole = [portion.batch for portion in case.portions if portion.chunk is None]
+    assert tuple(whole) == case.prefill_batches
+    (given,) = request(auto_batch=True, workload={"prompt": 600, "chunk": 512}).cases()
+    assert {portion.batch for portion in given.portions} == set(case.prefill_batches)
 
 
 def test_a_chunk_is_read_between_decode_steps_where_one_was_asked_for():
     assert not any(case.interleaved for case in request().cases())
     assert all(case.interleaved for case in request(auto_chunk=True).cases())
     assert all(case.interleaved for case in request(workload={"chunk": 64}).cases())
+    assert not any(case.interleaved for case in request(auto_chunk=True, between=False).cases())
 
 
 @pytest.mark.parametrize(
@@ -111,8 +123,9 @@ def test_everything_open_is_asked_together():
         ("bf16", "bf16"), ("bf16", "int8"), ("int8", "bf16"), ("int8", "int8")
     ]  # fmt: skip
     found = request("h100:1x8", "h100:2x8", formats=formats, auto_chunk=True).cases()
-    assert len(found) == (1 + 2) * 4 * 5
-    assert len({(q.cluster.name, q.stages, q.formats, q.workload.chunk) for q in found}) == len(found)
+    assert len(found) == (1 + 2) * 4
+    assert len({(q.cluster.name, q.stages, q.formats) for q in found}) == len(found)
+    assert {q.chunks for q in found} == {(None, 128, 256, 512, 1024)}
 
 
 # -- memory -----------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from tests.planner.drawn import a_case
 from tests.sizes import some
 
 from partita.planner.exact import Exact
+from partita.planner.passes import Pricing, Table, passes, price_table
 from partita.planner.space import Space, axis_roles, cluster_topology, rows
-from partita.planner.tables import Pricing, Table, Tables, passes, price, price_table
+from partita.planner.tables import Tables, price
 from partita.specs import Formats, catalogue_model, parse_cluster
 from partita.specs.profile import Phase
 
@@ -71,7 +72,7 @@ def test_chunks_are_priced_for_the_cache_that_an_average_one_sees():
     case = next(
         q
         for seed in range(200, 300)
-        if (q := a_case(seed, chunked=True)).workload.prompt > q.tokens_a_chunk + q.workload.prefix
+        if (q := a_case(seed, chunked=True)).workload.prompt > q.tokens_of(q.chunks[0]) + q.workload.prefix
         and q.cluster.chips > 1
         and q.model.window is None
         and q.model.latent is None

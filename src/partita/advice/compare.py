@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from partita.cost.prediction import Prediction
+from partita.planner.infeasible import live_memory
+from partita.planner.moments import Moment
 from partita.planner.pair import Basis, Pair
 from partita.planner.saved import setting_as_json
 
@@ -129,10 +131,11 @@ def _mfu(prediction: Prediction, basis: Basis) -> float:
 
 def _sizes(a: Pair, b: Pair) -> Iterator[ComparedFigure]:
     """What chips hold, and how many there are."""
-    yield ComparedFigure("context", "tokens", a.decode.max_context, b.decode.max_context, "higher")
-    yield ComparedFigure("batch", "sequences", a.decode.max_batch, b.decode.max_batch, "higher")
-    for phase in ("prefill", "decode"):
-        held = getattr(a, phase).memory_bytes, getattr(b, phase).memory_bytes
+    yield ComparedFigure("context", "tokens", a.max_context, b.max_context, "higher")
+    yield ComparedFigure("batch", "sequences", a.max_batch, b.max_batch, "higher")
+    moments: dict[str, Moment] = {"prefill": "reading", "decode": "decoding"}
+    for phase, moment in moments.items():
+        held = [live_memory(pair.memory[moment], pair.decode.setting.capacity_bytes) for pair in (a, b)]
         for part in dict.fromkeys([*held[0], *held[1]]):
             yield ComparedFigure(
                 f"{phase}_memory_{part}", "bytes", held[0].get(part, 0), held[1].get(part, 0), None

@@ -162,7 +162,7 @@ def changed_cluster(cluster: Cluster, what: str, more: float) -> Cluster:
 
 def _good(pair: Pair, objective: Objective) -> float:
     """The objective as people read it: seconds, chip-seconds per output token, or tokens of context."""
-    return abs(pair.score(objective))
+    return pair.chip_seconds_per_output_token if objective == "throughput" else abs(pair.score(objective))
 
 
 def _names(pair: Pair) -> str:

@@ -28,7 +28,7 @@ from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SavedPlan, load_plan
 from partita.sharding.mesh import parse_mesh
 from partita.specs.drafts import parse_draft
-from partita.specs.units import parse_bytes, parse_duration, parse_price, parse_rate
+from partita.specs.units import parse_duration, parse_price, parse_rate
 
 _SHOWN_FROM = 4
 """Cases from which on progress is shown."""
@@ -59,6 +59,7 @@ def command(
     max_tpot: p.MaxTpot = None,
     max_chips: p.MaxChips = None,
     memory: p.Memory = None,
+    memory_utilization: p.MemoryUtilization = None,
     rate: p.Rate = None,
     price: Annotated[
         str | None, typer.Option("--price", help="Price of one chip for an hour, in your currency: 2.5.")
@@ -88,6 +89,7 @@ def command(
     tokens = p.TokenOptions(prompt, output, prefix, trace, preset)
     traffic = tokens.traffic()
     workload = p.read_workload(tokens, traffic, sizes, context, samples)
+    memory_bytes, share = p.read_memory(memory, memory_utilization)
     request = PlanRequest(
         model=read_model(model),
         clusters=tuple(parse_clusters(on, max_chips)),
@@ -98,12 +100,14 @@ def command(
         auto_batch=sizes.auto_batch,
         auto_prefill_batch=sizes.auto_prefill_batch,
         auto_chunk=sizes.auto_chunk,
+        between=sizes.between,
         mesh=None if mesh is None else parse_mesh(mesh),
         stages=sizes.stages,
         max_ttft=None if max_ttft is None else parse_duration(max_ttft, "max-ttft"),
         max_tpot=None if max_tpot is None else parse_duration(max_tpot, "max-tpot"),
         rate=None if rate is None else parse_rate(rate, "rate"),
-        memory_bytes=None if memory is None else parse_bytes(memory, "memory"),
+        memory_bytes=memory_bytes,
+        memory_utilization=share,
         basis=None if by is None else parse_basis(by),
         top=top,
     )

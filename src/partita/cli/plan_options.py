@@ -15,8 +15,10 @@ from partita.planner.pair import BASES, Objective, parse_objective
 from partita.planner.regimes import REGIMES, Regime
 from partita.planner.request import formats_of
 from partita.specs.formats import Float, Format, Formats
+from partita.specs.hardware import MEMORY_UTILIZATION, read_utilization
 from partita.specs.trace import read_trace
 from partita.specs.traffic import RANGES, Lengths, Traffic, parse_lengths, whole
+from partita.specs.units import parse_bytes
 from partita.specs.workload import Workload
 
 Text = str | None
@@ -46,10 +48,16 @@ RegimeName = Annotated[
 BatchText = Annotated[
     Text, typer.Option("--batch", help="Sequences decoded together, or auto (the default).")
 ]
-PrefillBatch = Annotated[Text, typer.Option("--prefill-batch", help="Prompts prefilled together, or auto.")]
+PrefillBatch = Annotated[
+    Text, typer.Option("--prefill-batch", help="Prompts prefilled together, or auto (the default).")
+]
 Chunk = Annotated[
     Text,
-    typer.Option("--chunk", help="Prompt tokens in one prefill step, or auto. Default: the whole prompt."),
+    typer.Option(
+        "--chunk",
+        help="Prompt tokens in one prefill step, read between two decode steps, or auto. Default: the whole "
+        "prompt, or chunks where these are better.",
+    ),
 ]
 WeightsText = Annotated[Text, typer.Option("--weights", help="bf16 (the default), int8, f32, or auto.")]
 KvText = Annotated[Text, typer.Option("--kv", help="bf16 (the default), int8, f32, or auto.")]
@@ -68,6 +76,12 @@ MaxTtft = Annotated[Text, typer.Option("--max-ttft", help="Limit on the time to 
 MaxTpot = Annotated[Text, typer.Option("--max-tpot", help="Limit on a decode step: 30ms.")]
 MaxChips = Annotated[int | None, typer.Option("--max-chips", help="Most chips to use.")]
 Memory = Annotated[Text, typer.Option("--memory", help="Most memory to use of each chip: 70GB.")]
+MemoryUtilization = Annotated[
+    Text,
+    typer.Option(
+        "--memory-utilization", help=f"Part of each chip's memory to use. Default: {MEMORY_UTILIZATION:g}."
+    ),
+]
 Rate = Annotated[
     Text, typer.Option("--rate", help="Arrival rate of prompts, which the plan must sustain: 3/s.")
 ]
@@ -94,22 +108,30 @@ class SizeOptions:
     auto_batch: bool
     auto_prefill_batch: bool
     auto_chunk: bool
+    between: bool
+    """Whether the limit on a decode step holds with a chunk of a prompt read before it."""
 
 
 def read_sizes(
     batch: Text, prefill_batch: Text, chunk: Text, stages: Text, preset: Regime | None
 ) -> SizeOptions:
-    """The batch is left open unless it is given, by its option or by a preset."""
-    decoded, auto_batch = _whole_or_auto("batch", batch)
-    auto_batch = auto_batch or (batch is None and preset is None)
-    prefilled, auto_prefill_batch = _whole_or_auto("prefill-batch", prefill_batch)
-    chunked, auto_chunk = _whole_or_auto("chunk", chunk)
-    staged, _ = _whole_or_auto("stages", stages)
-    if preset is not None and not auto_batch:
+    """Every size is left open unless it is given, by its option or by a preset."""
+    decoded, prefilled = _whole_or_auto("batch", batch), _whole_or_auto("prefill-batch", prefill_batch)
+    chunked, staged = _whole_or_auto("chunk", chunk), _whole_or_auto("stages", stages)
+    if preset is not None and batch != "auto":
         decoded = preset.batch if decoded is None else decoded
-        if prefilled is None and not auto_prefill_batch:
+        if prefill_batch is None:
             prefilled = min(preset.prefill_batch, decoded)
-    return SizeOptions(decoded, prefilled, chunked, staged, auto_batch, auto_prefill_batch, auto_chunk)
+    return SizeOptions(
+        decoded,
+        prefilled,
+        chunked,
+        staged,
+        auto_batch=decoded is None,
+        auto_prefill_batch=prefilled is None,
+        auto_chunk=chunked is None,
+        between=chunk is not None,
+    )
 
 
 @dataclass(frozen=True)
@@ -186,11 +208,17 @@ def read_workload(
         chunk=sizes.chunk,
         samples=samples,
     )
-    if sizes.auto_batch and sizes.prefill_batch is not None:
-        raise InputError(
-            "prefill-batch", sizes.prefill_batch, "needs --batch N: with auto both batches are chosen"
-        )
     return workload
+
+
+def read_memory(memory: Text, utilization: Text) -> tuple[int | None, float | None]:
+    """Bytes of each chip, or the part of it, that may be used."""
+    if memory is not None and utilization is not None:
+        raise InputError("memory-utilization", utilization, "give it or --memory, not both")
+    return (
+        None if memory is None else parse_bytes(memory, "memory"),
+        None if utilization is None else read_utilization(utilization, "memory-utilization"),
+    )
 
 
 def read_formats(
@@ -212,14 +240,14 @@ def read_objective(text: Text, preset: Regime | None) -> Objective:
     return usual if text is None else parse_objective(text)
 
 
-def _whole_or_auto(field: str, text: str | None) -> tuple[int | None, bool]:
-    """A number, and whether it is left to the planner; neither where the option is not given."""
+def _whole_or_auto(field: str, text: str | None) -> int | None:
+    """A number; None where it is left to the planner."""
     if text is None or text == "auto":
-        return None, text == "auto"
+        return None
     number = whole(text, 1, _MOST)
     if number is None:
         raise InputError(field, text, f"a whole number from 1 to {_MOST:,}, or auto, is accepted")
-    return number, False
+    return number
 
 
 def _one_of(field: str, text: str, accepted: tuple[str, ...]) -> str:

@@ -219,15 +219,24 @@ class PhaseRun:
 
     @cached_property
     def held(self) -> ChipMemory:
-        """Bytes on a chip of the fullest stage: its weights, the cache of the whole batch at the end of the
-        phase, and the activations of the chunk that has most."""
-        found = []
-        for part in set(self.setting.parts):
-            steps = [self._step(chunk, part) for chunk in self.ends]
-            activations = max(step.activation_bytes for step in steps)
-            kv = self.microbatches[0] * steps[-1].kv_bytes
-            found.append(ChipMemory(steps[-1].weight_bytes, kv, activations))
-        return max(found, key=sum)
+        """Bytes on a chip of the fullest stage."""
+        return max(map(self.held_by, set(self.setting.parts)), key=sum)
+
+    def held_by(self, part: StageLayers) -> ChipMemory:
+        """Bytes on a chip of a stage: its weights, the cache of the whole batch at the end of the phase, and
+        the activations of the chunk that has most. A whole chunk may end a prompt, as prompts are not all
+        of one length."""
+        steps = [self._step(chunk, part) for chunk in self.ends]
+        if len(self.chunks) > 1:
+            steps.append(self._step(Chunk(self.chunks[0].queries, self.tokens), part))
+        activations = max(step.activation_bytes for step in steps)
+        return ChipMemory(steps[-1].weight_bytes, self.microbatches[0] * steps[-1].kv_bytes, activations)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of the batch, padded, whose cache a chip has, or its part of their cache."""
+        step = self._step(self.ends[-1], self.setting.parts[0])
+        return int(self.microbatches[0] * step.ledger.sequences)
 
     def _step(self, chunk: Chunk, part: StageLayers) -> Step:
         # an array is known by its id: those priced are kept by `chunks` and `decode_steps`

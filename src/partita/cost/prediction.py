@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from partita.cost.estimate import estimate
+from partita.cost.ledger import Ledger
 from partita.cost.number import plain
 from partita.cost.phase import PhaseRun
 from partita.cost.phase_estimate import PhaseEstimate, expect
-from partita.cost.roofline import Bound, bound, chip_seconds_per_token, mfu
+from partita.cost.roofline import Bound, Peaks, bound, chip_seconds_per_token, mfu
+from partita.cost.schedule import StageLayers
 from partita.cost.setting import Setting
 from partita.cost.step import Step, StepShape, price_cache_reshard
 from partita.sharding.layout import Layout, Storage, plan_storage
@@ -86,7 +88,9 @@ class Prediction:
     def memory_bytes(self) -> dict[str, int]:
         """Bytes per chip (of the fullest stage) by part, the cache being that of the workload's context.
 
-        "runtime" is what driver and runtime keep for themselves (`Chip.runtime_bytes`).
+        "runtime" is what driver and runtime keep for themselves (`Chip.runtime_bytes`), "capacity" the part
+        of the memory that may be used. The phase is alone on its chips; a plan's account of both together is
+        `Pair.memory`.
         """
         held = {
             "weights": self.step.weight_bytes,
@@ -95,7 +99,7 @@ class Prediction:
             "runtime": self.setting.cluster.chip.runtime_bytes,
         }
         held = {part: int(size) for part, size in held.items()}
-        return held | {"total": sum(held.values()), "capacity": int(self.setting.cluster.chip.hbm_bytes)}
+        return held | {"total": sum(held.values()), "capacity": self.setting.capacity_bytes}
 
     @property
     def fits(self) -> bool:
@@ -138,17 +142,21 @@ class Prediction:
     def max_context(self) -> int:
         """Most tokens of context (prompt tokens, in prefill) for which this batch still fits; 0 if none."""
         cached = self.setting.workload.prefix if self.phase == "prefill" else 0
-        starts = {1} | {cached + size for size in self._split_sizes()}
+        starts = {1} | {cached + size for size in self.split_sizes}
         return largest(lambda tokens: self._held(self.batch, tokens), starts)
 
     @cached_property
     def max_batch(self) -> int:
         """Most sequences of this context that still fit; 0 if none."""
-        stages = self.setting.stages
-        starts = {stages * (size - 1) + 1 for size in self._split_sizes()}  # a microbatch of `size` and up
-        return largest(lambda batch: self._held(batch, self.run.tokens), starts)
+        return largest(lambda batch: self._held(batch, self.run.tokens), self.batch_starts)
 
-    def _split_sizes(self) -> set[int]:
+    @property
+    def batch_starts(self) -> set[int]:
+        """Batches from which the layout can split a microbatch over more chips."""
+        return {self.setting.stages * (size - 1) + 1 for size in self.split_sizes}
+
+    @property
+    def split_sizes(self) -> set[int]:
         """Numbers of sequences or query tokens from which the layout can split them over more chips."""
         found = {1}
         for size in self.setting.mesh.sizes:
@@ -158,7 +166,7 @@ class Prediction:
     def _held(self, batch: int, tokens: int) -> bool:
         chip, run = self.setting.cluster.chip, self.run
         held = PhaseRun(self.setting, self.phase, run.roles, run.storage, batch, tokens).held
-        return bool(sum(held) + chip.runtime_bytes <= chip.hbm_bytes)
+        return bool(sum(held) + chip.runtime_bytes <= self.setting.capacity_bytes)
 
     @cached_property
     def padding(self) -> dict[str, dict[str, int]]:
@@ -256,9 +264,14 @@ def reshard_seconds(prefill: Prediction, decode: Prediction, profile: Profile | 
 
     They are the bound, or with a profile the estimate of transfers and messages, none of them hidden.
     """
-    setting, peaks = decode.setting, decode.setting.peaks
-    ledgers = [
-        price_cache_reshard(
+    return moving_seconds(reshard_ledgers(prefill, decode).values(), decode.setting.peaks, profile)
+
+
+def reshard_ledgers(prefill: Prediction, decode: Prediction) -> dict[StageLayers, Ledger]:
+    """What every kind of stage does to move one prefill's keys and values to decode's sharding."""
+    setting = decode.setting
+    return {
+        part: price_cache_reshard(
             setting.model,
             prefill.layout,
             decode.layout,
@@ -268,7 +281,11 @@ def reshard_seconds(prefill: Prediction, decode: Prediction, profile: Profile | 
             part=part,
         )
         for part in set(setting.parts)
-    ]
+    }
+
+
+def moving_seconds(ledgers: Iterable[Ledger], peaks: Peaks, profile: Profile | None = None) -> float:
+    """Seconds of the slowest of `reshard_ledgers`, as `reshard_seconds` has them."""
     if profile is not None:
         return max(float(estimate(ledger, peaks, profile).device_seconds) for ledger in ledgers)
     return max(float(bound(ledger, peaks).communication_seconds) for ledger in ledgers)

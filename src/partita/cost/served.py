@@ -29,11 +29,8 @@ from partita.errors import InputError
 from partita.sharding.layout import plan_storage, resolve
 from partita.sharding.roles import Roles
 from partita.specs.formats import Format
+from partita.specs.hardware import MEMORY_UTILIZATION
 from partita.specs.profile import Profile
-
-MEMORY_SHARE = 0.9
-"""Part of a chip's memory that a server uses: vLLM's default (gpu_memory_utilization), and TensorRT-LLM's for
-what the weights leave (free_gpu_memory_fraction)."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +61,12 @@ class Served:
 
     @cached_property
     def sequences(self) -> Number:
-        """Sequences that are written at once: the clients', or as many as `MEMORY_SHARE` of the memory
+        """Sequences that are written at once: the clients', or as many as `MEMORY_UTILIZATION` of the memory
         holds."""
         wanted, chip = self.load.concurrency, self.setting.cluster.chip
         step = self._decode_step(wanted)
-        left = MEMORY_SHARE * chip.hbm_bytes - chip.runtime_bytes - step.weight_bytes - step.activation_bytes
+        held = chip.runtime_bytes + step.weight_bytes + step.activation_bytes
+        left = chip.usable_bytes(MEMORY_UTILIZATION) - held
         found = np.minimum(wanted, np.floor(left * wanted / step.kv_bytes))
         if np.any(found < 1):
             raise InputError(

@@ -22,6 +22,7 @@ class Setting:
     """A model on a cluster, its formats and workload.
 
     `mesh` has the chips of one stage; with one stage, the default, they are all of the cluster's.
+    `memory_utilization` is the part of each chip's memory that may be used, above 0 and at most 1.
 
     Errors of a mesh, format or number of stages that does not fit are raised when it is first used.
     """
@@ -32,6 +33,12 @@ class Setting:
     formats: Formats
     workload: Workload
     stages: int = 1
+    memory_utilization: float = 1.0
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of a chip's memory that may be used."""
+        return self.cluster.chip.usable_bytes(self.memory_utilization)
 
     @cached_property
     def stage_cluster(self) -> Cluster:

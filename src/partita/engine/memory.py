@@ -20,7 +20,7 @@ from partita.engine.shapes import StepSizes
 from partita.engine.steps import Programs
 from partita.errors import InputError, out_of_memory
 from partita.planner.infeasible import memory_text
-from partita.planner.run_memory import Account, Held, StepShape, largest
+from partita.planner.run_memory import Account, Caches, Held, Steps, StepShape, account, largest
 from partita.program.sampling import KINDS, Kind, needs
 from partita.sharding.layout import Layout
 from partita.sharding.padding import product
@@ -258,10 +258,10 @@ class Memory:
         # prompt, output and bias of each token, which any draw is given: as they are, as sent, and there
         host["penalties"] = 3 * 3 * 4 * sizes.count * self._programs.padded["V"]
         inserting = max(moved, draw)
+        caches = Caches(slots, beside=0, prompts=prompts, copied=True)
+        moments = account(weights, caches, Steps(max(reading, grown), inserting, decoding))
         return [
-            Moment(_held(weights, prompts, max(reading, grown)), host),
-            Moment(_held(weights, prompts + slots, inserting), host),
-            Moment(_held(weights, slots, decoding), host),
+            Moment(_held(weights, int(live.kv), int(live.activations)), host) for live in moments.values()
         ]
 
     def _price(

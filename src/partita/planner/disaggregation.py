@@ -182,7 +182,7 @@ def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
         case, workload = each.case, each.case.workload
         if phase == "prefill":
             seconds, fits, limit = each.prefill_seconds, each.prefill_fits, case.request.max_ttft
-            prompts = np.array(case.prefill_batches, dtype=float)
+            prompts = np.array([portion.batch for portion in each.portions], dtype=float)
             limited = seconds
         else:
             seconds, fits, limit = each.decode_seconds, each.decode_fits, case.request.max_tpot

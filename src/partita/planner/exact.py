@@ -19,8 +19,9 @@ from partita.cost.setting import Setting, stage_of
 from partita.errors import InputError
 from partita.planner.batched_layout import batched_axes
 from partita.planner.pair import Pair, prompts_of
+from partita.planner.passes import Table
 from partita.planner.space import Space, Topology
-from partita.planner.tables import Table, Tables
+from partita.planner.tables import Tables
 from partita.sharding.layout import Storage, plan_storage
 from partita.sharding.mesh import AXES, Mesh
 from partita.sharding.roles import AxisRoles, Roles, name_roles
@@ -152,12 +153,13 @@ class Exact:
     def pairs(self, decode_row: int, b: int, prefill_row: int, pb: int) -> Iterator[Pair]:
         """The pair of two rows; where replicas are more than the batch, also with all of them idle."""
         case, workload = self.case, self.case.workload
-        tokens, batch = case.tokens_a_chunk, case.batches[b]
+        prompts, chunk = self.tables.portions[pb]
+        tokens, batch = case.tokens_of(chunk), case.batches[b]
         sizes = {
             "batch": batch,
-            "prefill_batch": min(case.prefill_batches[pb], prompts_of(workload, batch)),
+            "prefill_batch": min(prompts, prompts_of(workload, batch)),
+            "chunk": chunk,
         }
-        prompts = case.prefill_batches[pb]
         for idle in (False, True):
             decode = self._axes(self.tables.decode, decode_row, batch, 1, workload.context, idle)
             prefill = self._axes(self.tables.prefill, prefill_row, prompts, tokens, tokens, idle)
@@ -177,7 +179,8 @@ class Exact:
     def _predict(self, setting: Setting, phase: Phase, roles: Roles, storage: Storage) -> Prediction:
         """Cached, since one phase's layout comes with many of the other's."""
         workload = setting.workload
-        key = (phase, setting.mesh, roles, storage, workload.batch, workload.prefill_batch)
+        sizes = (workload.batch, workload.prefill_batch, workload.chunk)
+        key = (phase, setting.mesh, roles, storage, *sizes)
         if key not in self._priced:
             self._priced[key] = predict(setting, phase, roles, storage)
         return self._priced[key]
@@ -187,15 +190,16 @@ class Exact:
         case, workload = self.case, self.case.workload
         decode = phase == "decode"
         table = self.tables.decode if decode else self.tables.prefill
-        tokens = 1 if decode else case.tokens_a_chunk
+        chunk = None if decode else self.tables.portions[b].chunk
+        tokens = 1 if decode else case.tokens_of(chunk)
         batch = table.batches[b]
         found = self._axes(table, row, batch, tokens, workload.context if decode else tokens)
-        sizes = {"batch": batch, "prefill_batch": batch}
+        sizes = {"batch": batch, "prefill_batch": batch, "chunk": chunk}
         joined = self._join(found, found, sizes)
         return None if joined is None else predict(joined[0], phase, joined[1])
 
     def _join(
-        self, decode: list[RowAxis], prefill: list[RowAxis], sizes: dict[str, int]
+        self, decode: list[RowAxis], prefill: list[RowAxis], sizes: dict[str, int | None]
     ) -> tuple[Setting, Roles, Roles] | None:
         case = self.case
         shape = stage_of(case.cluster, case.stages).shape
@@ -203,7 +207,8 @@ class Exact:
         if joined is None:
             return None
         sized = case.workload.resized(**sizes)
-        setting = Setting(case.model, case.cluster, joined[0], case.formats, sized, case.stages)
+        share = case.request.utilization
+        setting = Setting(case.model, case.cluster, joined[0], case.formats, sized, case.stages, share)
         try:
             _ = setting.peaks
         except InputError:  # its axes cut across those of the machine

@@ -120,12 +120,15 @@ def over_batches(tables: Sequence[Tables]) -> tuple[Tables, ...]:
     As closely as those, or as a first look where they are many.
     """
     cells = MOST_CELLS if len(tables) <= _FEW else COARSE_CELLS
-    return tuple(price(_over_batches(each.case), cells) for each in tables)
+    return tuple(price(_over_batches(each), cells) for each in tables)
 
 
-def _over_batches(case: Case) -> Case:
-    prompts = prompts_of(case.workload, BATCHES[-1])
-    return replace(case, batches=BATCHES, prefill_batches=tuple(b for b in BATCHES if b <= prompts))
+def _over_batches(tables: Tables) -> Case:
+    """Prompts are read as they were in the tables, in chunks or whole."""
+    case, prompts = tables.case, prompts_of(tables.case.workload, BATCHES[-1])
+    chunks = tuple(dict.fromkeys(portion.chunk for portion in tables.portions))
+    sizes = tuple(b for b in BATCHES if b <= prompts)
+    return replace(case, batches=BATCHES, prefill_batches=sizes, chunks=chunks)
 
 
 def undominated(cells: Iterable[tuple]) -> list[tuple]:

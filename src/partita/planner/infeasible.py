@@ -2,96 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from partita.cost.prediction import Prediction, Setting, predict
+from partita.cost.prediction import Prediction, Setting
 from partita.errors import InputError
-from partita.planner.exact import Exact
-from partita.planner.pair import prompts_of
-from partita.planner.search import by_storage
-from partita.planner.tables import Tables, price
-from partita.sharding.mesh import Mesh
-from partita.specs.cluster import Cluster, parse_cluster
-from partita.specs.hardware import Chip
+from partita.planner.moments import Live, Moment
+from partita.planner.nearest import nearest_pair
+from partita.planner.pair import Pair, prompts_of
+from partita.planner.remedies import PhaseFit, PlanFit, smallest_change
+from partita.planner.tables import Tables
 from partita.specs.units import format_bytes, format_seconds
-from partita.specs.workload import Workload
 
 
 def no_plan(tables: Sequence[Tables]) -> InputError:
     """The error that says why there is no plan: nothing fits, or what fits is too slow."""
     asked = tables[0].case.request
     limited = (asked.max_ttft, asked.max_tpot, asked.rate) != (None, None, None)
-    fitting = [table for table in tables if _fits(table)]
-    if not fitting or not limited:  # rows may seem to fit that do not as pairs
-        closest = nearest([worst for table in tables if (worst := _least_excess(table)) is not None])
-        case = tables[-1].case
-
-        def fits(setting: Setting) -> bool:
-            workload = setting.workload
-            mesh = setting.mesh if case.request.mesh is not None else None
-            changed = replace(
-                case,
-                request=replace(case.request, model=setting.model, mesh=mesh),
-                cluster=setting.cluster,
-                formats=setting.formats,
-                workload=workload,
-                batches=(workload.batch,),
-                prefill_batches=(workload.prefill_batch,),
-            )
-            return _fits(price(changed))
-
-        return too_large(closest, fits)
-    return too_slow(fitting)
+    closest = [pair for table in tables if (pair := nearest_pair(table)) is not None]
+    fitting = [table for table in tables if _may_fit(table)]
+    if fitting and limited and any(pair.fits for pair in closest):
+        return too_slow(fitting)
+    worst = min(closest, key=_excess)
+    case = next(t.case for t in tables if t.case.cluster == worst.decode.setting.cluster)
+    return too_large(worst, PlanFit(case))
 
 
-def _fits(tables: Tables) -> bool:
-    """Whether some layout of both phases on one storage fits."""
-    prefill = {tuple(key) for key in tables.prefill.storage[tables.prefill_fits.any(axis=1)].tolist()}
-    decode = {tuple(key) for key in tables.decode.storage[tables.decode_fits.any(axis=1)].tolist()}
-    return bool(prefill & decode)
+def _excess(pair: Pair) -> float:
+    """Bytes of a chip over what may be used."""
+    return float(pair.fullest[1].total - pair.decode.setting.capacity_bytes)
 
 
-def _least_excess(tables: Tables) -> Prediction | None:
-    """The phase that lacks memory in the layout that lacks least; None where no row is a layout at all."""
-    best: tuple[float, Prediction] | None = None
-    tight = [np.where(np.isfinite(t.seconds), t.held_bytes, np.inf) for t in (tables.decode, tables.prefill)]
-    exact, held = Exact(tables), [table.min(axis=1) for table in tight]
-    groups = sorted(by_storage(tables), key=lambda rows: max(float(held[i][rows[i]].min()) for i in (0, 1)))
-    for rows in groups[:4]:
-        chosen = [int(rows[i][held[i][rows[i]].argmin()]) for i in (0, 1)]
-        if not all(np.isfinite(held[i][chosen[i]]) for i in (0, 1)):
-            continue
-        b, pb = (int(tight[i][chosen[i]].argmin()) for i in (0, 1))
-        for pair in exact.pairs(chosen[0], b, chosen[1], pb):
-            worst = max((pair.decode, pair.prefill), key=lambda phase: phase.memory_bytes["total"])
-            if best is None or worst.memory_bytes["total"] < best[0]:
-                best = (worst.memory_bytes["total"], worst)
-    return None if best is None else best[1]
+def _may_fit(tables: Tables) -> bool:
+    """Whether some layout of each phase fits alone."""
+    return bool(tables.decode_fits.any() and tables.prefill_fits.any())
 
 
 _NONE = "no layout meets this limit"
 
 
-def too_large(prediction: Prediction, fits: Callable[[Setting], bool]) -> InputError:
-    """The error for a phase that does not fit; `fits(setting)` tells whether a changed setting does."""
-    memory, setting = prediction.memory_bytes, prediction.setting
+WHILE: dict[Moment, str] = {
+    "reading": "while prompts are read",
+    "moving": "while caches are moved from prefill's layout to decode's",
+    "decoding": "while tokens are decoded",
+}
+
+
+def too_large(pair: Pair, fit: PlanFit) -> InputError:
+    """The error for a pair that does not fit, though it comes closest: what it needs, and what would fit."""
+    setting, (moment, held) = pair.decode.setting, pair.fullest
+    memory = live_memory(held, setting.capacity_bytes)
     return InputError(
         "cluster",
         setting.cluster.name,
-        f"{setting.model.name} does not fit: {prediction.phase} in {prediction.layout.roles} needs "
-        f"{memory_text(memory)} per chip; "
-        f"{smallest_change(setting, fits)}",
+        f"{setting.model.name} does not fit: {WHILE[moment]}, prefill in {pair.prefill.layout.roles} and "
+        f"decode in {pair.decode.layout.roles}, a batch of {pair.decode.batch:,} needs "
+        f"{memory_text(memory)} per chip{_of_all(setting)}; {smallest_change(setting, fit)}",
     )
 
 
 def alone_fits(prediction: Prediction) -> None:
     """Raises InputError, with the smallest change that would help, where a single phase does not fit."""
-    if not prediction.fits:
-        roles = prediction.layout.roles
-        raise too_large(prediction, lambda setting: predict(setting, prediction.phase, roles).fits)
+    if prediction.fits:
+        return
+    setting, roles = prediction.setting, prediction.layout.roles
+    raise InputError(
+        "cluster",
+        setting.cluster.name,
+        f"{setting.model.name} does not fit: {prediction.phase} in {roles} needs "
+        f"{memory_text(prediction.memory_bytes)} per chip{_of_all(setting)}; "
+        f"{smallest_change(setting, PhaseFit(prediction))}",
+    )
+
+
+def _of_all(setting: Setting) -> str:
+    """What part of a chip's memory may be used, where that is not all."""
+    share, whole = setting.memory_utilization, setting.cluster.chip.hbm_bytes
+    return "" if share == 1 else f" ({share:g} of {format_bytes(whole)})"
+
+
+def live_memory(live: Live, capacity: int) -> dict[str, int]:
+    """What a chip holds at a moment, as `Prediction.memory_bytes` has it."""
+    parts = {name: int(size) for name, size in live._asdict().items()}
+    return parts | {"total": sum(parts.values()), "capacity": capacity}
 
 
 def too_slow(tables: Sequence[Tables]) -> InputError:
@@ -137,7 +131,7 @@ def _highest_rate(tables: Tables) -> float:
     case, best = tables.case, 0.0
     decode = np.where(tables.decode_fits, tables.decode_seconds, np.inf).min(axis=0)
     prefill = np.where(tables.prefill_fits, tables.prefill_seconds, np.inf).min(axis=0)
-    sizes = np.array(case.prefill_batches)
+    sizes = np.array([portion.batch for portion in tables.portions])
     for batch, seconds in zip(case.batches, decode.tolist(), strict=True):
         prompts = prompts_of(case.workload, batch)
         rounds = -(-prompts // sizes)
@@ -145,105 +139,8 @@ def _highest_rate(tables: Tables) -> float:
     return best
 
 
-def nearest(predictions: Sequence[Prediction]) -> Prediction:
-    """The phase that lacks least memory."""
-    return min(predictions, key=lambda prediction: prediction.memory_bytes["total"])
-
-
 def memory_text(memory: Mapping[str, int]) -> str:
     """What a chip holds, by part and in all, of what it has: `Prediction.memory_bytes` in words."""
     held = {part: size for part, size in memory.items() if part not in ("total", "capacity") and size}
     parts = " + ".join(f"{part} {format_bytes(size)}" for part, size in held.items())
     return f"{parts} = {format_bytes(memory['total'])} of {format_bytes(memory['capacity'])}"
-
-
-def smallest_change(setting: Setting, fits: Callable[[Setting], bool]) -> str:
-    """A sentence: the first of the changes, tried from the mildest, with which `fits` holds."""
-    most = 1  # times the chips
-    for change, changed in _changes(setting):
-        most = max(most, changed.cluster.chips // setting.cluster.chips)
-        try:
-            if fits(changed):
-                return f"smallest change that fits: {change}"
-        except InputError:  # a mesh the larger cluster cannot have
-            continue
-    more = f", int8 format or up to {most} times the chips" if most > 1 else " or int8 format"
-    return f"no smaller batch, shorter context{more} would fit"
-
-
-def _changes(setting: Setting) -> Iterator[tuple[str, Setting]]:
-    """int8 formats, fewer sequences at once, shorter prompts, more chips; each alone, in this order."""
-    for kv, weights in (("int8", None), (None, "int8"), ("int8", "int8")):
-        update = {k: v for k, v in (("kv", kv), ("weights", weights)) if v}
-        if any(getattr(setting.formats, k) != v for k, v in update.items()):
-            formats = setting.formats.model_copy(update=update)
-            flags = " ".join(f"--{name} {value}" for name, value in update.items())
-            yield flags, replace(setting, formats=formats)
-    workload = setting.workload
-    prefill = workload.prefill_batch
-    while prefill > 1:
-        prefill //= 2
-        yield f"--prefill-batch {prefill}", replace(setting, workload=_sized(workload, prefill_batch=prefill))
-    batch = workload.batch
-    while batch > 1:
-        batch //= 2
-        yield f"--batch {batch}", replace(setting, workload=_sized(workload, batch=batch))
-    prompt = workload.prompt
-    while prompt > 128:
-        prompt //= 2
-        shorter = _sized(workload, prompt=prompt)
-        yield f"--prompt {prompt} --context {shorter.context}", replace(setting, workload=shorter)
-    yield from _larger(setting)
-
-
-def _larger(setting: Setting) -> Iterator[tuple[str, Setting]]:
-    """More of the same chips, with as much of their memory in use: each time one axis is doubled.
-
-    It is the smallest of a torus, and of other fabrics the fastest, that can be doubled.
-    """
-    here = setting.cluster
-    if _named(here.name, here.chip) != here:
-        return  # a cluster of the user's own has no larger sisters, whatever its name
-    torus = all(axis.kind == "torus" for axis in here.fabric)
-    shape, mesh = here.shape, list(setting.mesh.sizes)
-    for _ in range(6):
-        axes = sorted(range(len(shape)), key=shape.__getitem__) if torus else reversed(range(len(shape)))
-        names = [_doubled(here.name.partition(":")[0], shape, axis) for axis in axes]
-        cluster = next((found for name in names if (found := _named(name, here.chip))), None)
-        if cluster is None:
-            return
-        shape = cluster.shape
-        mesh[mesh.index(min(mesh))] *= 2
-        yield (
-            f"--on {cluster.name}",
-            replace(setting, cluster=cluster, mesh=Mesh(setting.mesh.axes, tuple(mesh))),
-        )
-
-
-def _doubled(family: str, shape: tuple[int, ...], axis: int) -> str:
-    sizes = (2 * size if place == axis else size for place, size in enumerate(shape))
-    return f"{family}:{'x'.join(map(str, sizes))}"
-
-
-def _named(name: str, chip: Chip) -> Cluster | None:
-    """The catalogue's cluster of that name with no more memory than `chip`; None where there is none."""
-    try:
-        found = parse_cluster(name)
-    except InputError:
-        return None
-    memory = min(chip.hbm_bytes, found.chip.hbm_bytes)
-    return found.model_copy(update={"chip": found.chip.model_copy(update={"hbm_bytes": memory})})
-
-
-def _sized(
-    workload: Workload, batch: int | None = None, prefill_batch: int | None = None, prompt: int | None = None
-) -> Workload:
-    batch = batch or workload.batch
-    shorter = workload.prompt - (prompt or workload.prompt)
-    return workload.resized(
-        prompt=prompt or workload.prompt,
-        batch=batch,
-        prefill_batch=min(prefill_batch or workload.prefill_batch, batch),
-        context=max(workload.context - shorter, 1),
-        prefix=min(workload.prefix, (prompt or workload.prompt) - 1),
-    )

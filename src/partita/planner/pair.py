@@ -6,13 +6,18 @@ A plan is searched, limited and stated by one of its two times alone, its basis:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
+from partita.cost.ledger import Ledger
+from partita.cost.phase import PhaseRun
 from partita.cost.phase_estimate import PhaseEstimate
-from partita.cost.prediction import Prediction, reshard_seconds
+from partita.cost.prediction import Prediction, largest, moving_seconds, reshard_ledgers
+from partita.cost.schedule import StageLayers
 from partita.cost.setting import Setting
 from partita.errors import InputError
+from partita.planner.moments import Caches, Live, Moment, Steps, account, caches_beside
 from partita.specs.cluster import Cluster
 from partita.specs.workload import Workload
 
@@ -88,7 +93,11 @@ class Pair:
     def reshard_seconds(self) -> float:
         """Seconds of moving the prompts' keys and values between the layouts, once per prefill."""
         profile = None if self.basis == "bound" else expected(self.decode).profile
-        return reshard_seconds(self.prefill, self.decode, profile)
+        return moving_seconds(self._moves.values(), self.decode.setting.peaks, profile)
+
+    @cached_property
+    def _moves(self) -> dict[StageLayers, Ledger]:
+        return reshard_ledgers(self.prefill, self.decode)
 
     @property
     def ttft_seconds(self) -> float:
@@ -139,13 +148,64 @@ class Pair:
         if objective == "latency":
             return self.latency_seconds
         if objective == "context":
-            return -float(self.decode.max_context)
+            return -float(self.max_context)
         cost = self.chip_seconds_per_output_token
         return cost / self.decode.setting.cluster.chips if objective == "throughput" else cost
 
+    # -- memory ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def memory(self) -> dict[Moment, Live]:
+        """Bytes on a chip of the fullest stage at every moment of the server."""
+        return self._memory(self.decode.run)
+
+    @property
+    def fullest(self) -> tuple[Moment, Live]:
+        """The moment at which a chip holds most, and what it holds."""
+        return max(self.memory.items(), key=lambda moment: moment[1].total)
+
     @property
     def fits(self) -> bool:
-        return self.prefill.fits and self.decode.fits
+        """Whether every moment fits the memory that may be used."""
+        return self._fits(self.memory)
+
+    @cached_property
+    def max_batch(self) -> int:
+        """Most sequences decoded together that still fit, prompts read as they are; 0 if none."""
+
+        def fits(batch: int) -> bool:
+            return self._fits(self._memory(replace(self.decode.run, batch=batch)))
+
+        return largest(fits, self.decode.batch_starts)
+
+    @cached_property
+    def max_context(self) -> int:
+        """Longest cache of each slot with which the batch still fits, prompts read as they are; 0 if none."""
+
+        def fits(tokens: int) -> bool:
+            return self._fits(self._memory(replace(self.decode.run, tokens=tokens)))
+
+        return largest(fits, self.decode.split_sizes)
+
+    def _fits(self, memory: dict[Moment, Live]) -> bool:
+        return all(live.total <= self.decode.setting.capacity_bytes for live in memory.values())
+
+    def _memory(self, decode: PhaseRun) -> dict[Moment, Live]:
+        """The account of a decode like this one's; that of the stage which is fullest at any moment."""
+        setting, prefill = decode.setting, self.prefill.run
+        prompts, chunk = prefill.batch, setting.workload.chunk
+        alive = max(0, decode.batch - prompts * setting.workload.samples)
+        chunked = chunk is not None and chunk < setting.workload.new_tokens
+        runtime = setting.cluster.chip.runtime_bytes
+        found = []
+        for part in set(setting.parts):
+            written, read = decode.held_by(part), prefill.held_by(part)
+            slots = int(written.kv)
+            beside = caches_beside(slots, decode.sequences, alive)
+            steps = Steps(int(read.activations), int(self._moves[part].held_bytes), int(written.activations))
+            weights = int(max(written.weights, read.weights))
+            found.append(account(weights, Caches(slots, beside, int(read.kv), chunked), steps, runtime))
+        return max(found, key=lambda each: max(live.total for live in each.values()))
 
 
 def prompts_of(workload: Workload, batch: int) -> int:

@@ -16,13 +16,13 @@ from typing import Any
 from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner.frontier import Point, frontier
-from partita.planner.infeasible import no_plan
+from partita.planner.infeasible import live_memory, no_plan
 from partita.planner.pair import Basis, Objective, Pair
 from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SCHEMA, setting_as_json
-from partita.planner.search import ALIKE, best_pairs
+from partita.planner.search import ALIKE, Searched, search
 from partita.planner.space import all_axes
-from partita.planner.tables import COARSE_CELLS, MOST_CELLS, NEAR, Tables, price
+from partita.planner.tables import COARSE_CELLS, MOST_CELLS, NEAR, Tables
 from partita.planner.why import about_the_estimate, reasons
 from partita.sharding.mesh import Mesh
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, parse_roles
@@ -102,6 +102,7 @@ class Plan:
             "prefill": self.prefill.as_json(),
             "decode": self.decode.as_json(),
             "switch": _reshard(self.chosen),
+            "memory": memory_as_json(self.chosen),
             "latency_seconds": self.chosen.latency_seconds,
             "chip_seconds_per_output_token": self.chosen.chip_seconds_per_output_token,
             "runners_up": self.losses(),
@@ -110,6 +111,21 @@ class Plan:
             "space": self.space,
             "reasons": list(self.reasons),
         }
+
+
+def memory_as_json(pair: Pair) -> dict[str, Any]:
+    """The account of a chip's memory over time, and how much more would fit."""
+    setting, (fullest, _) = pair.decode.setting, pair.fullest
+    return {
+        "utilization": setting.memory_utilization,
+        "chip_bytes": setting.cluster.chip.hbm_bytes,
+        "moments": {
+            moment: live_memory(live, setting.capacity_bytes) for moment, live in pair.memory.items()
+        },
+        "fullest": fullest,
+        "max_batch": pair.max_batch,
+        "max_context": pair.max_context,
+    }
 
 
 def _reshard(pair: Pair) -> dict[str, Any]:
@@ -179,24 +195,25 @@ def best_of(cases: Sequence[Case], top: int = 5, progress: Callable[[Case], None
         _check(case)
     objective, basis = cases[0].request.objective, cases[0].ranked_by
     many = len(cases) > _MANY
-    tables, best = [], []
+    searched: list[Searched] = []
     for case in cases:
         if progress is not None:
             progress(case)
-        tables.append(price(case, COARSE_CELLS) if many else price(case))
         # what cannot come among the best of those before need not be priced exactly
-        scores = sorted(pair.score(objective) for pairs in best for pair in pairs)
-        best.append(best_pairs(tables[-1], top, scores[top - 1] if len(scores) >= top else math.inf))
+        scores = sorted(pair.score(objective) for each in searched for pair in each.pairs)
+        beat = scores[top - 1] if len(scores) >= top else math.inf
+        searched.append(search(case, top, COARSE_CELLS if many else MOST_CELLS, beat))
     if many:  # look closely at those that did best at first sight, or at all where none has a plan
         order = sorted(
-            range(len(cases)), key=lambda i: rank(best[i][0], cases[i]) if best[i] else (math.inf,)
+            range(len(cases)),
+            key=lambda i: rank(searched[i].pairs[0], cases[i]) if searched[i].pairs else (math.inf,),
         )
-        for i in order[:_MANY] if any(best) else order:
-            tables[i] = price(cases[i], MOST_CELLS // 2)
-            best[i] = best_pairs(tables[i], top)
-    if not any(best):
+        for i in order[:_MANY] if any(each.pairs for each in searched) else order:
+            searched[i] = search(cases[i], top, MOST_CELLS // 2)
+    tables = [each.tables for each in searched]
+    if not any(each.pairs for each in searched):
         raise no_plan(tables)
-    found = [(rank(pair, q), pair) for q, pairs in zip(cases, best, strict=True) for pair in pairs]
+    found = [(rank(pair, each.case), pair) for each in searched for pair in each.pairs]
     found.sort(key=lambda entry: entry[0])  # of equals, chips and stages asked for first
     chosen = simplest(found)
     ranked = [chosen, *(pair for _, pair in found if pair is not chosen)]
@@ -218,10 +235,11 @@ def rank(pair: Pair, case: Case) -> tuple[float, ...]:
 def simplest(found: Sequence[tuple[tuple[float, ...], Pair]]) -> Pair:
     """The simplest of the ranked pairs `ALIKE` to the first: in layouts of the paper, with fewest axes."""
 
-    def plain(entry: tuple[tuple[float, ...], Pair]) -> tuple[int, int, float]:
+    def plain(entry: tuple[tuple[float, ...], Pair]) -> tuple[int, int, bool, float]:
         pair = entry[1]
         written = sum("=" in str(phase.layout.roles) for phase in (pair.prefill, pair.decode))
-        return written, len(pair.decode.setting.mesh.axes), pair.latency_seconds
+        chunked = pair.decode.setting.workload.chunk is not None
+        return written, len(pair.decode.setting.mesh.axes), chunked, pair.latency_seconds
 
     first = found[0][0]
     near = [e for e in found if e[0][:-1] == first[:-1] and e[0][-1] <= first[-1] + abs(first[-1]) * ALIKE]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product as every
+from typing import NamedTuple
 
 from partita.cost.schedule import split_layers
 from partita.cost.setting import Setting, slowest_axis, stage_of
@@ -18,10 +19,11 @@ from partita.planner.space import Topology, cluster_topology, mesh_topology
 from partita.sharding.mesh import Mesh
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
+from partita.specs.hardware import MEMORY_UTILIZATION
 from partita.specs.model import Model
 from partita.specs.profile import Profile
 from partita.specs.traffic import Traffic
-from partita.specs.workload import Workload
+from partita.specs.workload import MOST_CHUNKS, Workload
 
 BATCHES = tuple(2**i for i in range(13))
 """Batches tried where the batch is left to the planner."""
@@ -29,16 +31,28 @@ BATCHES = tuple(2**i for i in range(13))
 CHUNKS = (128, 256, 512, 1024, 2048, 4096, 8192)
 """Tokens of a prompt in one prefill step that are tried where the chunk is left to the planner."""
 
+SMALL_CHUNKS = (1, 2, 4, 8, 16, 32, 64)
+"""Tried too where nothing fits with the others."""
+
+
+class Portion(NamedTuple):
+    """What one prefill reads: so many prompts, each so many tokens at a time; None for all of them."""
+
+    batch: int
+    chunk: int | None
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
     """A workload to plan for, and what may be chosen.
 
-    workload: its batch and prefill_batch are taken where `auto_batch` and `auto_prefill_batch` do not leave
-    them to the planner. clusters, formats: to choose from. auto_chunk: chunks of a prompt are chosen too.
-    mesh: fixed, for one cluster. stages: of a pipeline; None for every number that divides the nodes.
+    workload: its batch, prefill_batch and chunk are taken where `auto_batch`, `auto_prefill_batch` (by
+    default the same) and `auto_chunk` do not leave them to the planner. clusters, formats: to choose from.
+    between: chunks are read between two decode steps, so that both must stay within the limit on a decode
+    step. mesh: fixed, for one cluster. stages: of a pipeline; None for every number that divides the nodes.
     max_ttft, max_tpot: limits in seconds. rate: prompts per second to sustain. memory_bytes: of one chip,
-    where less than all may be used. traffic: requests that are not all alike, whose means the workload has.
+    where less than all may be used; or else memory_utilization, the part of it, by default
+    `MEMORY_UTILIZATION`. traffic: requests that are not all alike, whose means the workload has.
     basis: which time is minimised and limited; None for the estimate where every cluster's profile compares
     layouts, else the bound. top: how many pairs of layouts are listed.
     """
@@ -49,14 +63,16 @@ class PlanRequest:
     workload: Workload
     objective: Objective = "latency"
     auto_batch: bool = False
-    auto_prefill_batch: bool = False
+    auto_prefill_batch: bool | None = None
     auto_chunk: bool = False
+    between: bool = True
     mesh: Mesh | None = None
     stages: int | None = None
     max_ttft: float | None = None
     max_tpot: float | None = None
     rate: float | None = None
     memory_bytes: int | None = None
+    memory_utilization: float | None = None
     traffic: Traffic | None = None
     basis: Basis | None = None
     top: int = 5
@@ -74,13 +90,26 @@ class PlanRequest:
             objective=objective,
             mesh=setting.mesh,
             stages=setting.stages,
+            memory_utilization=setting.memory_utilization,
             basis=basis,
         )
+
+    @property
+    def utilization(self) -> float:
+        """The part of each chip's memory that may be used, of all or of the bytes given."""
+        if self.memory_utilization is not None:
+            return self.memory_utilization
+        return MEMORY_UTILIZATION if self.memory_bytes is None else 1.0
 
     @cached_property
     def ranked_by(self) -> Basis:
         """Raises InputError (field "by") for an estimate on a cluster without a profile."""
         return basis_of(self.clusters, self.basis)
+
+    @property
+    def leaves_prefill_batch(self) -> bool:
+        """Whether the prefill batch is left to the planner."""
+        return self.auto_batch if self.auto_prefill_batch is None else self.auto_prefill_batch
 
     def batches(self, chips: int) -> tuple[int, ...]:
         """Batches of decode that are tried on so many chips. No larger one has a lower latency or a longer
@@ -92,9 +121,12 @@ class PlanRequest:
         return tuple(sorted({*BATCHES, *_multiples(chips)}))
 
     def prefill_batches(self, chips: int) -> tuple[int, ...]:
-        """Batches of prefill that are tried: up to all prompts of the largest batch."""
-        if not (self.auto_batch or self.auto_prefill_batch):
+        """Batches of prefill that are tried: up to all prompts of the largest batch. One prompt alone is read
+        soonest, and takes least memory."""
+        if not self.leaves_prefill_batch:
             return (self.workload.prefill_batch,)
+        if self.objective in ("latency", "context") and self.rate is None:
+            return BATCHES[:1]
         most = prompts_of(self.workload, self.batches(chips)[-1])
         tried = {*BATCHES, *_multiples(chips)}
         if not self.auto_batch:  # the batch has divisors of its own
@@ -106,7 +138,12 @@ class PlanRequest:
         """Tokens of a prompt in one prefill step that are tried; None for all of them."""
         if not self.auto_chunk:
             return (self.workload.chunk,)
-        return (None, *(chunk for chunk in CHUNKS if chunk < self.workload.new_tokens))
+        return (None, *self.shorter(CHUNKS))
+
+    def shorter(self, chunks: Sequence[int]) -> tuple[int, ...]:
+        """Those of the chunks that can be chunks of a prompt."""
+        new = self.workload.new_tokens
+        return tuple(chunk for chunk in chunks if chunk < new <= chunk * MOST_CHUNKS)
 
     def cases(self) -> list[Case]:
         """Everything to search; raises InputError on options that exclude each other."""
@@ -118,14 +155,14 @@ class PlanRequest:
                 self,
                 cluster,
                 formats,
-                self.workload.resized(chunk=chunk),
                 self.batches(cluster.chips),
                 self.prefill_batches(cluster.chips),
+                self.chunks,
                 stages,
             )
             for cluster in map(self._limited, self.clusters)
             for stages in self._stages(cluster)
-            for formats, chunk in every(self.formats, self.chunks)
+            for formats in self.formats
         ]
         for case in found:
             _ = case.topology  # a mesh that does not fit is refused before anything is priced
@@ -160,18 +197,39 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class Case:
-    """One of the cases that a request is made of: one cluster, formats, chunk and number of stages.
+    """One of the cases that a request is made of: one cluster, formats and number of stages.
 
-    batches, prefill_batches: those to choose from, ascending. workload: that of the request, in this chunk.
+    batches, prefill_batches, chunks: those to choose from, the batches ascending.
     """
 
     request: PlanRequest
     cluster: Cluster
     formats: Formats
-    workload: Workload
     batches: tuple[int, ...]
     prefill_batches: tuple[int, ...]
+    chunks: tuple[int | None, ...] = (None,)
     stages: int = 1
+
+    @property
+    def workload(self) -> Workload:
+        return self.request.workload
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of a chip's memory that may be used."""
+        return self.cluster.chip.usable_bytes(self.request.utilization)
+
+    @cached_property
+    def portions(self) -> tuple[Portion, ...]:
+        """What a prefill may read. Chunks that are left open are not of more tokens than a prompt in all: as
+        many tokens of fewer prompts cost no more, and take less memory."""
+        open_, new = len(self.chunks) > 1, self.workload.new_tokens
+        return tuple(
+            Portion(batch, chunk)
+            for chunk in self.chunks
+            for batch in self.prefill_batches
+            if chunk is None or not open_ or batch == self.prefill_batches[0] or batch * chunk <= new
+        )
 
     @property
     def model(self) -> Model:
@@ -191,7 +249,8 @@ class Case:
     def interleaved(self) -> bool:
         """Whether a chunk of a prompt is read between two decode steps, which both must stay within the limit
         on a decode step."""
-        return self.request.auto_chunk or self.workload.chunk is not None
+        asked = self.request.auto_chunk or self.workload.chunk is not None
+        return self.request.between and asked
 
     @cached_property
     def topology(self) -> Topology:
@@ -199,10 +258,9 @@ class Case:
         chips, mesh = stage_of(self.cluster, self.stages), self.request.mesh
         return cluster_topology(chips) if mesh is None else mesh_topology(mesh, chips)
 
-    @property
-    def tokens_a_chunk(self) -> int:
+    def tokens_of(self, chunk: int | None) -> int:
         """Tokens of a prompt that one prefill step reads."""
-        return min(self.workload.chunk or self.workload.new_tokens, self.workload.new_tokens)
+        return min(chunk or self.workload.new_tokens, self.workload.new_tokens)
 
 
 def _multiples(chips: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""Bytes that a chip holds in a run, by the account that plans are made with.
+"""Bytes that a chip holds in a run, by the account that plans are made with (`moments.py`).
 
 The engine, which imports nothing of `cost`, asks here for the shapes that it is about to run.
 """
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from partita.cost.prediction import largest
 from partita.cost.step import StepOptions, StepShape, price_first_draw, price_step, weight_bytes
+from partita.planner.moments import Caches, Steps, account
 from partita.program.options import RunOptions
 from partita.program.sampling import Kind
 from partita.sharding.layout import Layout, Storage
@@ -17,7 +18,7 @@ from partita.sharding.mesh import Mesh
 from partita.specs.formats import Formats
 from partita.specs.model import Model
 
-__all__ = ["Account", "Held", "StepShape", "largest"]
+__all__ = ["Account", "Caches", "Held", "StepShape", "Steps", "account", "largest"]
 
 
 class Held(NamedTuple):

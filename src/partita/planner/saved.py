@@ -19,6 +19,7 @@ from partita.sharding.mesh import parse_mesh
 from partita.sharding.roles import Roles, parse_roles
 from partita.specs.cluster import Cluster
 from partita.specs.formats import Formats
+from partita.specs.hardware import read_utilization
 from partita.specs.model import Model
 from partita.specs.wording import describe
 from partita.specs.workload import Workload
@@ -52,6 +53,7 @@ def setting_as_json(setting: Setting) -> dict[str, Any]:
         "formats": setting.formats.model_dump(),
         "workload": setting.workload.model_dump(),
         "stages": setting.stages,
+        "memory_utilization": setting.memory_utilization,
     }
 
 
@@ -74,6 +76,7 @@ def load_plan(path: str | Path) -> SavedPlan:
             Formats.model_validate(written["formats"]),
             _workload(written["workload"]),
             written.get("stages", 1),
+            read_utilization(written.get("memory_utilization", 1.0), "memory_utilization"),
         )
         _ = setting.peaks, setting.parts
         axes = setting.mesh.axes

@@ -9,16 +9,17 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
 
 from partita.planner.exact import Exact
+from partita.planner.nearest import nearest_pair
 from partita.planner.pair import Pair, prompts_of
-from partita.planner.request import Case
+from partita.planner.request import SMALL_CHUNKS, Case
 from partita.planner.serving import server
-from partita.planner.tables import NEAR, Tables
+from partita.planner.tables import MOST_CELLS, NEAR, Tables, by_storage, price, with_portions
 from partita.specs.model import Model
 
 ALIKE = 5e-4
@@ -26,6 +27,47 @@ ALIKE = 5e-4
 
 MOST_EXACT = 160
 """Pairs priced exactly at most; reached only where very many tie."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A case with what was priced of it, and the best pairs that were found; none where none fits or keeps
+    the limits."""
+
+    case: Case
+    tables: Tables
+    pairs: list[Pair]
+
+
+def search(case: Case, top: int, cells: int = MOST_CELLS, beat: float = math.inf) -> Searched:
+    """The best pairs of a case; `cells` of each phase are priced at most.
+
+    Where prompts may be read whole or in chunks, chunks are priced only if these could be better: a pipeline
+    flows better in chunks, a limit may ask for them, or there is no room for all that whole prompts take. To
+    read less at a time is never faster otherwise. Where nothing fits in the usual chunks, small ones are
+    tried.
+    """
+    whole = tuple(portion for portion in case.portions if portion.chunk is None)
+    chunked = tuple(portion for portion in case.portions if portion.chunk is not None)
+    needed = not whole or case.interleaved or case.stages > 1
+    tables = price(case, cells, case.portions if needed else whole)
+    pairs = best_pairs(tables, top, beat)
+    if chunked and not needed:
+        best = pairs[0].score(case.request.objective) if pairs else math.inf
+        if least_in_chunks(tables) < min(best, beat) - abs(min(best, beat)) * ALIKE or not pairs:
+            tables = with_portions(tables, chunked)
+            pairs = best_pairs(tables, top, beat)
+    if not pairs and beat == math.inf and case.request.auto_chunk:
+        shorter = replace(case, chunks=(None, *case.request.shorter(SMALL_CHUNKS)))
+        small = [portion for portion in shorter.portions if portion.chunk is not None]
+        if small:
+            tables = with_portions(tables, small)
+            pairs = best_pairs(tables, top, beat)
+    if not pairs and beat == math.inf:  # of many that only seem to fit, one may fit that is slow
+        nearest = nearest_pair(tables)
+        if nearest is not None and nearest.fits and keeps_limits(nearest, case):
+            pairs = [nearest]
+    return Searched(case, tables, pairs)
 
 
 def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
@@ -46,8 +88,14 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
         if len(seen) >= (most if found else 4 * most) or least > max(worst + abs(worst) * NEAR, alike):
             break
         for pair in make():
-            mesh, sizes = pair.decode.setting.mesh, (pair.decode.batch, pair.prefill.batch)
-            key = (mesh, pair.decode.layout, pair.prefill.layout, sizes)
+            setting, sizes = pair.decode.setting, (pair.decode.batch, pair.prefill.batch)
+            key = (
+                setting.mesh,
+                pair.decode.layout,
+                pair.prefill.layout,
+                *sizes,
+                setting.workload.chunk,
+            )
             if key in seen:
                 continue
             seen.add(key)
@@ -73,41 +121,57 @@ def keeps_limits(pair: Pair, case: Case) -> bool:
     )
 
 
+def least_in_chunks(tables: Tables) -> float:
+    """What no pair can beat whose prompts are read in chunks because there is no room to read one whole.
+
+    Chunks of several prompts that have the tokens of one prompt or more are no faster than fewer prompts
+    whole, and take no less memory; fewer tokens than one prompt has are slower than that prompt. So they are
+    for decode steps beside which one whole prompt does not fit. `inf` where there are none.
+    """
+    finite, sizes = np.isfinite(tables.prefill.seconds), np.array(tables.prefill.batches)
+    decode_ok, prefill_ok = _usable(tables, finite & (sizes == sizes.min()))
+    found = math.inf
+    for rows in by_storage(tables):
+        for b in range(len(tables.case.batches)):
+            each = _Candidates.of(tables, *rows, b, decode_ok, prefill_ok)
+            if each is not None:
+                lack = ~tables.together(each.decode, b, each.prefill, each.pb).any(axis=1)
+                if lack.any():
+                    found = min(found, float(each.decode_part[lack].min() + each.prefill_part[0]))
+    return found
+
+
+def _usable(tables: Tables, prefill_fits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[rows, batches] of decode and [rows, portions] of prefill: what can fit and keep its own limit."""
+    request = tables.case.request
+    decode_ok, prefill_ok = tables.decode_fits, prefill_fits
+    if request.max_tpot is not None:
+        decode_ok = decode_ok & (tables.decode.last_seconds <= request.max_tpot * (1 + NEAR))
+    if request.max_ttft is not None:
+        prefill_ok = prefill_ok & (tables.prefill_seconds <= request.max_ttft * (1 + NEAR))
+    return decode_ok, prefill_ok
+
+
 def _pairs_by_least(tables: Tables) -> Iterator[tuple[float, Callable[[], Iterable[Pair]]]]:
     """Pairs on one storage in the order of what their phases take at least."""
-    case = tables.case
     exact = Exact(tables)
-    decode_ok, prefill_ok = tables.decode_fits, tables.prefill_fits
-    if case.request.max_tpot is not None:
-        decode_ok = decode_ok & (tables.decode.last_seconds <= case.request.max_tpot * (1 + NEAR))
-    if case.request.max_ttft is not None:
-        prefill_ok = prefill_ok & (tables.prefill_seconds <= case.request.max_ttft * (1 + NEAR))
-    heap: list[tuple[float, int, int, _Candidates, int, int]] = []
+    decode_ok, prefill_ok = _usable(tables, tables.prefill_fits)
+    heap: list[tuple[float, int, _Candidates, Iterator[tuple[float, int, int]] | None, int, int]] = []
     order = count()
     for decode_rows, prefill_rows in by_storage(tables):
-        for b, batch in enumerate(case.batches):
+        for b in range(len(tables.case.batches)):
             candidates = _Candidates.of(tables, decode_rows, prefill_rows, b, decode_ok, prefill_ok)
             if candidates is not None:
-                heapq.heappush(heap, (candidates.least(0, 0), next(order), batch, candidates, 0, 0))
+                heapq.heappush(heap, (candidates.least, next(order), candidates, None, 0, 0))
     while heap:
-        least, _, batch, candidates, i, j = heapq.heappop(heap)
-        if candidates.may_keep_limits(i, j, case):
-            yield least, lambda s=candidates, i=i, j=j: exact.pairs(s.decode[i], s.b, s.prefill[j], s.pb[j])
-        if j + 1 < len(candidates.prefill):
-            heapq.heappush(heap, (candidates.least(i, j + 1), next(order), batch, candidates, i, j + 1))
-        if j == 0 and i + 1 < len(candidates.decode):
-            heapq.heappush(heap, (candidates.least(i + 1, 0), next(order), batch, candidates, i + 1, 0))
-
-
-def by_storage(tables: Tables) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For every storage that both phases can have, its rows in the table of decode and in that of prefill."""
-    groups: list[dict[tuple[int, ...], list[int]]] = [{}, {}]
-    for group, table in zip(groups, (tables.decode, tables.prefill), strict=True):
-        for row, key in enumerate(map(tuple, table.storage.tolist())):
-            group.setdefault(key, []).append(row)
-    for key, decode in groups[0].items():
-        if key in groups[1]:
-            yield np.array(decode), np.array(groups[1][key])
+        least, place, found, rest, i, j = heapq.heappop(heap)
+        if rest is None:
+            rest = found.ranked(tables)
+        else:
+            yield least, lambda s=found, i=i, j=j: exact.pairs(s.decode[i], s.b, s.prefill[j], s.pb[j])
+        following = next(rest, None)
+        if following is not None:
+            heapq.heappush(heap, (following[0], place, found, rest, *following[1:]))
 
 
 @dataclass(frozen=True)
@@ -126,18 +190,25 @@ class _Candidates:
     decode_seconds: np.ndarray
     prefill_seconds: np.ndarray  # of all prompts of the batch
 
-    def may_keep_limits(self, i: int, j: int, case: Case) -> bool:
-        """Whether the two together may keep what they have to keep together."""
-        rate = self.prompts / float(self.decode_seconds[i] + self.prefill_seconds[j])
-        if case.request.rate is not None and rate < case.request.rate * (1 - NEAR):
-            return False
-        if case.request.max_tpot is None or not case.interleaved:
-            return True
-        return bool(self.steps[i] + self.chunks[j] <= case.request.max_tpot * (1 + NEAR))
+    @property
+    def least(self) -> float:
+        """What any two together add to the objective at least."""
+        return float(self.decode_part[0] + self.prefill_part[0])
 
-    def least(self, i: int, j: int) -> float:
-        """What the two together add to the objective at least."""
-        return float(self.decode_part[i] + self.prefill_part[j])
+    def ranked(self, tables: Tables) -> Iterator[tuple[float, int, int]]:
+        """What two together add at least, and their places, in this order; those that may fit together and
+        keep what they have to keep together."""
+        case = tables.case
+        ok = tables.together(self.decode, self.b, self.prefill, self.pb)
+        if case.request.rate is not None:
+            seconds = self.decode_seconds[:, None] + self.prefill_seconds[None, :]
+            ok &= self.prompts / seconds >= case.request.rate * (1 - NEAR)
+        if case.request.max_tpot is not None and case.interleaved:
+            ok &= self.steps[:, None] + self.chunks[None, :] <= case.request.max_tpot * (1 + NEAR)
+        found = np.argwhere(ok)
+        least = self.decode_part[found[:, 0]] + self.prefill_part[found[:, 1]]
+        for place in np.argsort(least, kind="stable"):
+            yield float(least[place]), int(found[place, 0]), int(found[place, 1])
 
     @staticmethod
     def of(
@@ -151,9 +222,9 @@ class _Candidates:
         case = tables.case
         batch, workload = case.batches[b], case.workload
         decode = decode[decode_ok[decode, b]]
-        sizes = np.array(case.prefill_batches)
+        sizes = np.array([portion.batch for portion in tables.portions])
         prompts = prompts_of(workload, batch)
-        usable = np.nonzero((sizes <= prompts) | (sizes == sizes[0]))[0]
+        usable = np.nonzero((sizes <= prompts) | (sizes == sizes.min()))[0]
         prefill, pb = (part.ravel() for part in np.meshgrid(prefill, usable, indexing="ij"))
         ok = prefill_ok[prefill, pb]
         steps, chunks = tables.decode.last_seconds[decode, b], tables.prefill.last_seconds[prefill, pb]
@@ -176,14 +247,15 @@ class _Candidates:
         elif case.request.objective == "context":
             held, kv = tables.decode.held_bytes[decode, b], tables.decode.kv_bytes[decode, b]
             grows = _growing_share(case.model, workload.context) * kv  # all but what windows keep
-            free = case.cluster.chip.hbm_bytes - held + grows
+            free = case.capacity_bytes - held + grows
             first = -free * workload.context / np.maximum(grows, 1e-30)
             second = np.zeros_like(seconds)
         else:
             chips = 1 if case.request.objective == "throughput" else case.cluster.chips
             share = chips / (batch * workload.output)
             first, second = taken * share, seconds * rounds * share
-        by_first, by_second = _ascending(first), _ascending(second, seconds)
+        by_first = _ascending(first, taken, tables.decode.kv_bytes[decode, b])
+        by_second = _ascending(second, seconds, tables.prefill.held_bytes[prefill, pb])
         return _Candidates(
             b,
             decode[by_first],
@@ -207,6 +279,11 @@ def _growing_share(model: Model, context: int) -> float:
     return whole / model.kv_elements(context)
 
 
-def _ascending(values: np.ndarray, then: np.ndarray | None = None, most: int = 64) -> np.ndarray:
-    """Places of the smallest values, in order."""
-    return np.lexsort((values if then is None else then, values))[:most]
+def _ascending(values: np.ndarray, then: np.ndarray, held: np.ndarray, most: int = 64) -> np.ndarray:
+    """Places of the smallest values, in order: the first, and of the others those that hold less than any
+    before them."""
+    order = np.lexsort((held, then, values))
+    least = np.minimum.accumulate(held[order])
+    kept = np.arange(len(order)) < most
+    kept[1:] |= least[1:] < least[:-1]
+    return order[kept]

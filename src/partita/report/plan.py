@@ -18,6 +18,7 @@ from partita.report import advice as shown
 from partita.report.compare import comparison
 from partita.report.drafts import drafts_table
 from partita.report.frontier import frontier_table
+from partita.report.memory import memory_table
 from partita.report.predictions import estimate_note, phase_text, prediction_table, step_text
 from partita.report.tables import layout_text, limit_text, plain_table
 from partita.specs.units import format_bytes, format_count, format_range, format_seconds
@@ -35,7 +36,8 @@ def plan(
     parts: list[RenderableType] = [
         _head(found),
         *_summary(found),
-        prediction_table([found.prefill, found.decode]),
+        prediction_table([found.prefill, found.decode], alone=False),
+        memory_table(found.chosen),
         *_total(found),
         estimate_note(found.predictions()),
         *_space(found),

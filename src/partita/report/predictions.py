@@ -39,8 +39,9 @@ def attention_split(prediction: Prediction) -> str:
     return ", ".join(f"{what} over {axes}" for what, axes in named.items() if axes) or "nothing"
 
 
-def prediction_table(found: list[Prediction]) -> Table:
-    """A column for each phase; all are on one cluster, so that all have an estimate or none has."""
+def prediction_table(found: list[Prediction], *, alone: bool = True) -> Table:
+    """A column for each phase; all are on one cluster, so that all have an estimate or none has. `alone`:
+    with the memory that each takes when no other phase is there."""
     table = plain_table("", *(p.phase for p in found))
     rows = [
         ("layout", [str(p.layout.roles) for p in found]),
@@ -58,9 +59,7 @@ def prediction_table(found: list[Prediction]) -> Table:
         ("phase, bound", [format_seconds(p.total_seconds) for p in found]),
         ("limited by", [limit_text(p.bound.binds) for p in found]),
         *_merit(found),
-        ("memory per chip", [_memory(p) for p in found]),
-        ("longest context", [format_count(p.max_context) for p in found]),
-        ("largest batch", [format_count(p.max_batch) for p in found]),
+        *(_alone(found) if alone else []),
     ]
     for name, cells in rows:
         if any(cells):
@@ -96,6 +95,14 @@ def _merit(found: list[Prediction]) -> list[tuple[str, list[str]]]:
             "chip-ms per token, estimated",
             [f"{p.chip_seconds_per_token * 1e3:.3g} (at least {least})" for p, _, least in pairs],
         ),
+    ]
+
+
+def _alone(found: list[Prediction]) -> list[tuple[str, list[str]]]:
+    return [
+        ("memory per chip", [_memory(p) for p in found]),
+        ("longest context", [format_count(p.max_context) for p in found]),
+        ("largest batch", [format_count(p.max_batch) for p in found]),
     ]
 
 

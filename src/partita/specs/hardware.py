@@ -7,7 +7,9 @@ layout are in `sharding`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -17,6 +19,24 @@ from partita.specs.formats import Format
 from partita.specs.model import Count
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+
+MEMORY_UTILIZATION = 0.9
+"""Part of a chip's memory that a server uses unless told otherwise: vLLM's default (gpu_memory_utilization),
+and TensorRT-LLM's for what the weights leave (free_gpu_memory_fraction)."""
+
+
+def read_utilization(value: object, field: str) -> float:
+    """A part of a chip's memory, from a number or a text.
+
+    Raises InputError (named `field`) unless it is above 0 and at most 1.
+    """
+    try:
+        share = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        share = math.nan
+    if isinstance(value, bool) or not 0 < share <= 1:
+        raise InputError(field, value, "a part of a chip's memory is accepted, above 0 and at most 1: 0.9")
+    return share
 
 
 class Chip(BaseModel):
@@ -46,6 +66,11 @@ class Chip(BaseModel):
             known = ", ".join(self.peak_flops)
             raise InputError("activations", activations, f"{self.name} has no peak for it; it has {known}")
         return figure
+
+    def usable_bytes(self, utilization: float) -> int:
+        """Bytes of the memory that may be used, where that is so large a part of it; whole bytes, rounded
+        down from the exact product."""
+        return int(Fraction(str(utilization)) * self.hbm_bytes)
 
 
 Kind = Literal["torus", "switch", "network"]

@@ -9,7 +9,7 @@ from partita.specs.arguments import as_whole
 
 # a phase's time is summed over its output tokens and over its chunks, one by one
 _MOST = {"output": 10**6}
-_MOST_CHUNKS = 10**6
+MOST_CHUNKS = 10**6
 
 
 class Workload(BaseModel):
@@ -55,8 +55,8 @@ class Workload(BaseModel):
         samples, prefix = _count("samples", samples), _prefix(prefix, prompt)
         if chunk is not None:
             chunk = _count("chunk", chunk)
-            if -(-(prompt - prefix) // chunk) > _MOST_CHUNKS:
-                least = -(-(prompt - prefix) // _MOST_CHUNKS)
+            if -(-(prompt - prefix) // chunk) > MOST_CHUNKS:
+                least = -(-(prompt - prefix) // MOST_CHUNKS)
                 raise InputError("chunk", chunk, f"must be at least {least:,} tokens for this prompt")
         super().__init__(
             prompt=prompt,

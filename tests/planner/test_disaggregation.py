@@ -29,6 +29,7 @@ def request(
         formats=(Formats(weights="int8"),),
         workload=Workload(**sizes),
         objective="cost",
+        auto_batch="batch" not in (workload or {}),
         basis=basis,
         **limits,
     )

@@ -5,7 +5,7 @@ Each is computed when it is first used; together with the plan they are one JSON
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -97,7 +97,10 @@ class Advice:
         return None if self.rate is None else simulated(self.plan.chosen, self.traffic, self.rate)
 
     def as_json(
-        self, disaggregated: DisaggregatedPlan | None = None, other: SavedPlan | None = None
+        self,
+        disaggregated: DisaggregatedPlan | None = None,
+        other: SavedPlan | None = None,
+        warnings: Sequence[str] = (),
     ) -> dict[str, Any]:
         """The object `plan --json` prints, with disaggregated pools or a comparison where given.
 
@@ -108,13 +111,21 @@ class Advice:
             "crossovers": [crossing.as_json() for crossing in self.crossovers],
             "sensitivity": [each.as_json() for each in self.sensitivities],
             "other_engines": self.other_engines,
-            "server": self.server.as_json(self.rate, self.price),
+            "server": self._server_as_json(),
             "simulation": None if self.simulated is None else self.simulated.summary(),
             "traffic": None if self.traffic is None else self.traffic.as_json(),
             "drafts": None if self.draft is None else [step.as_json() for step in self.drafted],
-            "disaggregated": None if disaggregated is None else disaggregated.as_json(),
+            "disaggregated": None
+            if disaggregated is None
+            else disaggregated.as_json() | {"warnings": list(warnings)},
             "comparison": None if other is None else compare(self.plan, other).as_json(),
         }
+
+    def _server_as_json(self) -> dict[str, Any]:
+        found = self.server.as_json(self.rate, self.price)
+        if self.rate is not None:
+            found["prefill_fill_seconds"] = self.plan.chosen.fill_seconds(self.rate)
+        return found
 
     def _rivals(self, chosen: Prediction) -> Iterator[Prediction]:
         """Other layouts of a phase on the same chips: the paper's, the runners-up and the frontier's."""

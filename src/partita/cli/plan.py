@@ -20,7 +20,7 @@ from partita.errors import InputError
 from partita.files import check_place, write_whole
 from partita.planner import regimes
 from partita.planner.chips import parse_clusters
-from partita.planner.disaggregation import DisaggregatedPlan, plan_disaggregated
+from partita.planner.disaggregation import DisaggregatedPlan, plan_disaggregated, warnings
 from partita.planner.frontier import over_batches
 from partita.planner.pair import parse_basis
 from partita.planner.plan import Plan, best_plan
@@ -124,6 +124,7 @@ def command(
     with _progress(len(request.cases())) as step:
         found = best_plan(request, step)
     pools = _pools(request, on) if disaggregate else None
+    said = [] if pools is None else warnings(pools, request)
     if plot is not None:
         from partita.report.frontier import plot_frontier
 
@@ -133,7 +134,7 @@ def command(
         plot_frontier(found, plot)
     advice = Advice(found, traffic, rate=request.rate, price=_price(found, paid), draft=drafts)
     if json or save is not None:
-        written = advice.as_json(pools, other)
+        written = advice.as_json(pools, other, said)
         if save is not None:
             write_whole(save, jsonlib.dumps(written, indent=1) + "\n", "save")
         if json:
@@ -141,7 +142,7 @@ def command(
             return
     from partita.report.plan import plan
 
-    show(plan(advice, pools, other, engines=engines))
+    show(plan(advice, pools, other, engines=engines, warnings=said))
 
 
 def _other(path: Path) -> SavedPlan:

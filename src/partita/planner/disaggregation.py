@@ -7,6 +7,7 @@ not modelled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,13 +18,13 @@ from partita.cost.estimate import sending_seconds
 from partita.cost.prediction import Prediction
 from partita.errors import InputError
 from partita.planner.exact import Exact
-from partita.planner.pair import Basis, basis_of, prompts_of, step_seconds, total_seconds
-from partita.planner.request import PlanRequest
-from partita.planner.tables import Tables, price
+from partita.planner.pair import BASES, Basis, basis_of, prompts_of, step_seconds, total_seconds
+from partita.planner.request import Case, PlanRequest
+from partita.planner.tables import Tables, price, with_portions
 from partita.specs.cluster import Cluster
 from partita.specs.formats import BYTES
 from partita.specs.profile import Phase
-from partita.specs.units import format_seconds
+from partita.specs.units import format_range, format_seconds
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ class DisaggregatedPlan:
         """One prefill, whose logits give the first token before the keys and values travel."""
         return total_seconds(self.prefill.prediction, self.prefill.basis)
 
+    def fill_seconds(self, rate: float) -> float:
+        """Seconds that the first prompt of a prefill batch waits for the last one, where `rate` prompts come
+        in a second and every unit takes its share."""
+        return (self.prefill.prediction.batch - 1) * self.prefill_units / rate
+
     @property
     def latency_seconds(self) -> float:
         """Seconds of one request: its prefill, the transfer, then all decode steps."""
@@ -131,7 +137,8 @@ class DisaggregatedPlan:
 def plan_disaggregated(
     request: PlanRequest, clusters: Sequence[Cluster], max_chips: int
 ) -> DisaggregatedPlan:
-    """The cheapest pools whose units are of these clusters; batches are chosen, and no unit is a pipeline.
+    """The cheapest pools whose units are of these clusters, at the batches and chunks that are given or else
+    at any; no unit is a pipeline.
 
     Errors as those of `best_pools` and `PlanRequest.cases`.
     """
@@ -139,13 +146,58 @@ def plan_disaggregated(
         request,
         clusters=tuple(clusters),
         objective="cost",
-        auto_batch=True,
         stages=1,
         mesh=None,
         rate=None,
         basis=basis_of(clusters, request.basis),
     )
-    return best_pools([price(case) for case in units.cases()], max_chips, request.rate)
+    return best_pools([_priced(case) for case in units.cases()], max_chips, request.rate)
+
+
+def _priced(case: Case) -> Tables:
+    """Prompts are read in chunks where they do not fit whole, or as that is asked for."""
+    whole = tuple(portion for portion in case.portions if portion.chunk is None)
+    tables = price(case, portions=whole or case.portions)
+    if whole and not tables.prefill_fits.any():
+        chunked = [portion for portion in case.portions if portion.chunk is not None]
+        tables = with_portions(tables, chunked) if chunked else tables
+    return tables
+
+
+def warnings(pools: DisaggregatedPlan, request: PlanRequest) -> list[str]:
+    """What the pools' own estimates say against limits that their bounds keep, and how long a prefill batch
+    takes to fill."""
+    found = []
+    prefill, decode = pools.prefill.prediction, pools.decode.prediction
+    if request.rate is not None and prefill.batch > 1:
+        found.append(
+            f"at {request.rate:.3g} prompts/s the first prompt of a prefill batch of {prefill.batch} waits "
+            f"{format_seconds(pools.fill_seconds(request.rate))} for the last"
+        )
+    if pools.decode.basis != "bound" or prefill.estimate is None or decode.estimate is None:
+        return found
+    instead = "which the bound meets; --by estimate plans by the estimate"
+    ttft, tpot = prefill.estimate.total_seconds, decode.estimate.step_seconds
+    wait = 0.0 if request.rate is None else pools.fill_seconds(request.rate)
+    if request.max_ttft is not None and ttft + wait > request.max_ttft:
+        range_ = format_range(ttft, prefill.estimate.total_interval)
+        limit = format_seconds(request.max_ttft)
+        found.append(
+            f"prefill pool: estimated {range_} to the first token, over --max-ttft {limit}, {instead}"
+        )
+    if request.max_tpot is not None and tpot > request.max_tpot:
+        range_ = format_range(tpot, decode.estimate.step_interval)
+        limit = format_seconds(request.max_tpot)
+        found.append(f"decode pool: estimated {range_} a step, over --max-tpot {limit}, {instead}")
+    if request.rate is not None:
+        rates = []
+        for count, unit in ((pools.prefill_units, pools.prefill), (pools.decode_units, pools.decode)):
+            bound, estimated = (total_seconds(unit.prediction, basis) for basis in BASES)
+            rates.append(count * unit.rate * bound / estimated)
+        if min(rates) < request.rate:
+            below = f"{min(rates):.3g} prompts/s, below --rate {request.rate:.3g}/s"
+            found.append(f"pools: estimated to take {below}, {instead}")
+    return found
 
 
 def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = None) -> DisaggregatedPlan:
@@ -154,18 +206,25 @@ def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = No
     `rate`: prompts per second that they must take. Raises InputError where no unit of a phase fits or keeps
     its limit, both do not fit `max_chips`, or no pools take the rate.
     """
-    units = {phase: _units(tables, phase) for phase in ("prefill", "decode")}
+    units = {phase: _units(tables, phase, rate) for phase in ("prefill", "decode")}
     best: tuple[float, DisaggregatedPlan] | None = None
-    most = 0.0
+    most, late = 0.0, math.inf
     for prefill in units["prefill"]:
         for decode in units["decode"]:
             for pools in _balanced(tables, prefill, decode, max_chips):
                 most = max(most, pools.prompts_per_second)
                 if rate is not None and pools.prompts_per_second < rate:
                     continue
+                if not _first_token_in_time(pools, tables[0].case.request.max_ttft, rate):
+                    late = min(late, pools.ttft_seconds + pools.fill_seconds(rate or math.inf))
+                    continue
                 cost = pools.chip_seconds_per_output_token
                 if best is None or cost < best[0] * (1 - 1e-9):
                     best = (cost, pools)
+    if best is None and late < math.inf:
+        limit = format_seconds(tables[0].case.request.max_ttft or 0.0)
+        soonest = f"at this rate a prefill batch that fills and is read takes {format_seconds(late)}"
+        raise InputError("max_ttft", limit, f"no pools meet it: {soonest}")
     if best is None and most and rate is not None:
         raise InputError("rate", f"{rate:.6g}/s", f"no pools of these chips sustain it: at most {most:.3g}/s")
     if best is None:
@@ -174,35 +233,53 @@ def best_pools(tables: Sequence[Tables], max_chips: int, rate: float | None = No
     return best[1]
 
 
-def _units(tables: Sequence[Tables], phase: Phase) -> list[Unit]:
-    """The unit of every cluster that takes most prompts a second, unless a smaller one beats it per chip."""
+def _first_token_in_time(pools: DisaggregatedPlan, limit: float | None, rate: float | None) -> bool:
+    """Whether the first prompt of a prefill batch, which waits for the others, is read within the limit."""
+    if limit is None or rate is None:
+        return True
+    return pools.ttft_seconds + pools.fill_seconds(rate) <= limit
+
+
+def _units(tables: Sequence[Tables], phase: Phase, rate: float | None = None) -> list[Unit]:
+    """The unit of every cluster that takes most prompts a second, unless a smaller one beats it per chip.
+
+    `rate`: prompts per second of all units; at best all fill the batches of one.
+    """
     found: list[Unit] = []
     fastest, basis = np.inf, tables[0].case.ranked_by
+    # of many units each fills its batches more slowly, so that smaller batches may keep a limit
+    filling = phase == "prefill" and rate is not None and tables[0].case.request.max_ttft is not None
     for each in sorted(tables, key=lambda table: table.case.cluster.chips):
         case, workload = each.case, each.case.workload
         if phase == "prefill":
             seconds, fits, limit = each.prefill_seconds, each.prefill_fits, case.request.max_ttft
             prompts = np.array([portion.batch for portion in each.portions], dtype=float)
-            limited = seconds
+            limited = seconds if rate is None else seconds + (prompts - 1) / rate
         else:
             seconds, fits, limit = each.decode_seconds, each.decode_fits, case.request.max_tpot
             prompts = np.array([prompts_of(workload, batch) for batch in case.batches], dtype=float)
-            limited = each.decode.seconds
+            limited = each.decode.last_seconds
         if fits.any():
             fastest = min(fastest, float(limited[fits].min()))
-        rate = np.where(fits & (limited <= (np.inf if limit is None else limit)), prompts / seconds, 0.0)
+        taken = np.where(fits & (limited <= (np.inf if limit is None else limit)), prompts / seconds, 0.0)
         exact = Exact(each)
-        for place in np.argsort(-rate, axis=None)[:8]:  # the best that also holds when priced exactly
-            row, b = np.unravel_index(int(place), rate.shape)
-            prediction = exact.alone(phase, int(row), int(b)) if rate[row, b] > 0 else None
-            if prediction is None or not prediction.fits:
-                continue
-            if limit is not None and _limited(prediction, basis) > limit:
-                continue
-            found.append(Unit(prediction, prompts[b] / total_seconds(prediction, basis), basis))
-            break
+        sizes = np.unique(prompts) if filling else [None]
+        for size in sizes:
+            some = taken if size is None else np.where(prompts == size, taken, 0.0)
+            for place in np.argsort(-some, axis=None)[:8]:  # the best that also holds when priced exactly
+                row, b = np.unravel_index(int(place), some.shape)
+                prediction = exact.alone(phase, int(row), int(b)) if some[row, b] > 0 else None
+                if prediction is None or not prediction.fits:
+                    continue
+                wait = (prediction.batch - 1) / rate if rate is not None and phase == "prefill" else 0.0
+                if limit is not None and _limited(prediction, basis) + wait > limit:
+                    continue
+                found.append(Unit(prediction, prompts[b] / total_seconds(prediction, basis), basis))
+                break
     # of as many chips several may stay: pools are of whole units, so that a slower one may fill them as well
     kept = [u for i, u in enumerate(found) if all(u.rate / u.chips > v.rate / v.chips for v in found[:i])]
+    if filling:
+        kept = found
     if not kept:
         name = "max_ttft" if phase == "prefill" else "max_tpot"
         limit = getattr(tables[0].case.request, name)

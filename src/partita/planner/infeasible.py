@@ -95,7 +95,7 @@ def too_slow(tables: Sequence[Tables]) -> InputError:
     """
     case, asked = tables[0].case, tables[0].case.request
     basis = asked.ranked_by
-    ttft = min(float(t.prefill_seconds[t.prefill_fits].min()) for t in tables)
+    ttft = min(float(t.ttft_seconds[t.prefill_fits].min()) for t in tables)
     tpot = min(map(_fastest_step, tables))
     if asked.max_ttft is not None and ttft > asked.max_ttft:
         best = f"the fastest prefill's {basis} is {format_seconds(ttft)}"

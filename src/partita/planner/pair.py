@@ -125,6 +125,11 @@ class Pair:
         rounds = -(-prompts_of(self.decode.setting.workload, self.decode.batch) // self.prefill.batch)
         return rounds * (self.ttft_seconds + self.reshard_seconds)
 
+    def fill_seconds(self, rate: float) -> float:
+        """Seconds that the first prompt of a prefill batch waits for the last one, where `rate` prompts come
+        in a second: (batch - 1) / rate."""
+        return (self.prefill.batch - 1) / rate
+
     @property
     def latency_seconds(self) -> float:
         """Seconds of one request: its prefill, then all decode steps."""

@@ -218,7 +218,8 @@ def best_of(cases: Sequence[Case], top: int = 5, progress: Callable[[Case], None
     chosen = simplest(found)
     ranked = [chosen, *(pair for _, pair in found if pair is not chosen)]
     named = named_pairs(replace(chosen.decode.setting, mesh=_plain_mesh(chosen, cases)), basis)
-    why = (*reasons(objective, chosen, named), *about_the_estimate(chosen, cases))
+    of_chosen = next(each.case for each in searched if any(pair is chosen for pair in each.pairs))
+    why = (*reasons(objective, chosen, named, of_chosen), *about_the_estimate(chosen, cases))
     return Plan(objective, chosen, tuple(ranked[1:top]), why, tuple(tables), tuple(named))
 
 

@@ -111,11 +111,13 @@ def best_pairs(tables: Tables, top: int, beat: float = math.inf) -> list[Pair]:
 
 
 def keeps_limits(pair: Pair, case: Case) -> bool:
-    """Whether prefill and one decode step stay within the limits, and the rate is sustained."""
+    """Whether prefill and one decode step stay within the limits, and the rate is sustained. At a rate, the
+    first prompt of a prefill batch waits for the others."""
     tpot = pair.tpot_seconds + (pair.chunk_seconds if case.interleaved else 0.0)
     request = case.request
+    ttft = pair.ttft_seconds + (0.0 if request.rate is None else pair.fill_seconds(request.rate))
     return (
-        (request.max_ttft is None or pair.ttft_seconds <= request.max_ttft)
+        (request.max_ttft is None or ttft <= request.max_ttft)
         and (request.max_tpot is None or tpot <= request.max_tpot)
         and (request.rate is None or bool(server(pair, request.traffic).sustains(request.rate)))
     )
@@ -148,7 +150,7 @@ def _usable(tables: Tables, prefill_fits: np.ndarray) -> tuple[np.ndarray, np.nd
     if request.max_tpot is not None:
         decode_ok = decode_ok & (tables.decode.last_seconds <= request.max_tpot * (1 + NEAR))
     if request.max_ttft is not None:
-        prefill_ok = prefill_ok & (tables.prefill_seconds <= request.max_ttft * (1 + NEAR))
+        prefill_ok = prefill_ok & (tables.ttft_seconds <= request.max_ttft * (1 + NEAR))
     return decode_ok, prefill_ok
 
 

@@ -60,6 +60,15 @@ class Tables:
         return self.prefill.seconds * np.array(chunks)
 
     @cached_property
+    def ttft_seconds(self) -> np.ndarray:
+        """Seconds, at least, to the first token; where prompts come at a rate, with the wait of the first
+        prompt of a batch for the last."""
+        rate = self.case.request.rate
+        if rate is None:
+            return self.prefill_seconds
+        return self.prefill_seconds + (np.array(self.prefill.batches) - 1) / rate
+
+    @cached_property
     def decode_fits(self) -> np.ndarray:
         """Whether weights and the whole cache can fit; true where in doubt."""
         return self._fits(self.decode)

@@ -10,10 +10,13 @@ from dataclasses import replace
 
 from partita.cost.number import Number
 from partita.cost.phase_estimate import PhaseEstimate
-from partita.cost.prediction import Prediction
-from partita.planner.pair import Basis, Pair, expected, step_seconds
+from partita.cost.prediction import Prediction, predict
+from partita.planner.pair import Basis, Objective, Pair, expected, step_seconds
 from partita.planner.request import Case
+from partita.planner.search import keeps_limits
 from partita.planner.serving import server
+from partita.sharding.layout import plan_storage
+from partita.specs.profile import Phase
 from partita.specs.units import format_bytes, format_range, format_seconds
 
 _LIMITED_BY = {
@@ -23,25 +26,30 @@ _LIMITED_BY = {
 }
 
 
-def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str]:
+def reasons(
+    objective: Objective, chosen: Pair, pairs: Sequence[Pair], case: Case | None = None
+) -> Iterator[str]:
     """What limits each phase, and by how much the best of every other layout loses, or why it is out.
 
-    Times are bounds or estimates, as those of `chosen` are.
+    case: that of the chosen pair, whose limits the others would have to keep. Times are bounds or estimates,
+    as those of `chosen` are.
     """
     basis = chosen.basis
-    for phase in ("prefill", "decode"):
+    phases: tuple[Phase, ...] = ("prefill", "decode")
+    for phase in phases:
         best: Prediction = getattr(chosen, phase)
         yield f"{phase}: {best.layout.roles}; {_parts(best, basis)}"
-        rivals = {}
+        rivals: dict[str, Pair] = {}
         for pair in pairs:
             rival: Prediction = getattr(pair, phase)
             ffn = rival.layout.roles.ffn
             if ffn == best.layout.roles.ffn:
                 continue
             before = rivals.get(ffn)
-            if before is None or _rank(rival, basis) < _rank(before, basis):
-                rivals[ffn] = rival
-        for ffn, rival in rivals.items():
+            if before is None or _rank(rival, basis) < _rank(getattr(before, phase), basis):
+                rivals[ffn] = pair
+        for ffn, pair in rivals.items():
+            rival = getattr(pair, phase)
             if not rival.fits:
                 memory = rival.memory_bytes
                 yield (
@@ -50,12 +58,38 @@ def reasons(objective: str, chosen: Pair, pairs: Sequence[Pair]) -> Iterator[str
                 )
             else:
                 seconds = step_seconds(rival, basis)
-                loses = slower(seconds / step_seconds(best, basis))
-                yield f"{phase}: {rival.layout.roles} {loses} ({_ms(seconds)})"
+                ratio = seconds / step_seconds(best, basis)
+                rejected = _rejected(objective, chosen, pair, phase, case) if ratio < 1 else ""
+                yield f"{phase}: {rival.layout.roles} {slower(ratio)} ({_ms(seconds)}){rejected}"
     if chosen.prefill.padding:
         padded = ", ".join(f"{k} {v['from']} -> {v['to']}" for k, v in chosen.prefill.padding.items())
         share = chosen.prefill.padded_parameters / chosen.prefill.setting.model.parameters
         yield f"padding: {padded}; {share:.1%} more parameters"
+
+
+def _rejected(objective: Objective, chosen: Pair, rival: Pair, phase: Phase, case: Case | None) -> str:
+    """Why a layout that takes a phase less time was not chosen: with it beside the chosen layout of the other
+    phase, where one mesh has both, else with itself."""
+    here, other = chosen.decode.setting, "decode" if phase == "prefill" else "prefill"
+    roles = {other: getattr(rival, other).layout.roles, phase: getattr(rival, phase).layout.roles}
+    if rival.decode.setting.mesh == here.mesh:
+        roles[other] = getattr(chosen, other).layout.roles
+        storage = plan_storage(here.model, here.mesh, roles["decode"], roles["prefill"])
+        prefill = predict(here, "prefill", roles["prefill"], storage)
+        rival = Pair(prefill, predict(here, "decode", roles["decode"], storage), chosen.basis)
+    beside = f"with {other} in {roles[other]}"
+    if not rival.fits:
+        held = format_bytes(float(rival.fullest[1].total))
+        return f", but {beside} a chip would hold {held} of {format_bytes(here.capacity_bytes)}"
+    if case is not None and not keeps_limits(rival, case):
+        return f", but {beside} a limit is not kept"
+    before, after = chosen.score(objective), rival.score(objective)
+    if after <= before:
+        return f", but {beside} the plan's {objective} is the same, and the chosen layout is simpler"
+    worse = f"{(after - before) / abs(before):.1%} worse"
+    moving = rival.reshard_seconds - chosen.reshard_seconds
+    moved = f", of which moving caches is {_ms(moving)} more a prefill" if moving > 0 else ""
+    return f", but {beside} the plan's {objective} is {worse}{moved}"
 
 
 def _parts(prediction: Prediction, basis: Basis) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Group, RenderableType
@@ -30,8 +31,9 @@ def plan(
     other: Priced | None = None,
     *,
     engines: bool = False,
+    warnings: Sequence[str] = (),
 ) -> Group:
-    """Everything about a plan; `other` is a plan to compare with."""
+    """Everything about a plan; `other` is a plan to compare with, `warnings` are about the pools."""
     found = advice.plan
     parts: list[RenderableType] = [
         _head(found),
@@ -61,7 +63,7 @@ def plan(
     if advice.drafted:
         parts += [Text(), drafts_table(advice.drafted, found.ranked_by)]
     if pools is not None:
-        parts += [Text(), disaggregated(pools, found)]
+        parts += [Text(), disaggregated(pools, found), *map(Text, warnings)]
     if other is not None:
         parts += [Text(), comparison(compare(found, other), "this plan", "the other")]
     if engines:
@@ -167,6 +169,12 @@ def _server(advice: Advice) -> list[Text]:
         text += f", over {advice.traffic.requests:,} request shape{'s' * (advice.traffic.requests > 1)}"
     if advice.rate is not None:
         text += f"; at {advice.rate:.3g} prompts/s it is {figures['utilisation']:.0%} busy"
+        wait = advice.plan.chosen.fill_seconds(advice.rate)
+        if wait:
+            text += (
+                f"; the first prompt of a prefill batch of {advice.plan.prefill.batch} waits "
+                f"{format_seconds(wait)} for the last"
+            )
     if advice.price is not None:
         price, when = (
             figures["price_per_million_output_tokens"],

@@ -131,7 +131,10 @@ def test_the_figures_of_a_prediction_are_those_worked_out_by_hand(partita: Parti
     step = seconds["memory_seconds"] + seconds["communication_seconds"]
     assert bound["step_seconds"] == pytest.approx(step, rel=1e-12)
     assert 64 * step < bound["total_seconds"] < 64 * step * 1.01  # 64 steps, the cache a little larger
-    assert found["estimate"]["step_seconds"] * found["mfu"] == pytest.approx(2 * MATRICES / 275e12)
+    # one sequence for each chip, and nothing padded or computed twice
+    assert found["needed_flops"] == 64 * BY_HAND["flops"]
+    assert found["estimate"]["step_seconds"] * found["mfu"] == pytest.approx(BY_HAND["flops"] / 275e12)
+    assert bound["step_seconds"] * found["paper_mfu"] == pytest.approx(2 * MATRICES / 275e12)
 
 
 def test_the_estimates_of_a_plan_hold_what_was_measured(partita: Partita):

@@ -105,7 +105,13 @@ def test_a_prompt_in_chunks_is_priced_whole():
         tokens = prediction.batch * 900
         assert point.chip_seconds_per_token == pytest.approx(setting.cluster.chips * point.seconds / tokens)
         could = setting.cluster.chips * point.seconds * setting.cluster.chip.peak_flops["bf16"]
-        assert point.mfu == pytest.approx(2 * setting.model.parameters * tokens / could)
+        model = setting.model
+        matrices = 2 * (model.parameters - 2 * model.d_model * model.vocabulary) * tokens
+        pairs = 900 * 100 + 900 * 901 // 2  # of a prompt under the causal mask, and with its prefix
+        attention = 4 * model.layers * model.heads * model.head_dim * pairs * prediction.batch
+        unembedded = 2 * model.d_model * model.vocabulary * prediction.batch
+        # the norms' gains are parameters, and no matrices
+        assert point.mfu == pytest.approx((matrices + attention + unembedded) / could, rel=1e-4)
         written, expected = point.as_json(), prediction.estimate
         assert written["chunk"] == 256
         assert written["bound"] == {"seconds": prediction.total_seconds}

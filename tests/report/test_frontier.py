@@ -41,7 +41,8 @@ def merit(point: Point, basis: str) -> tuple[float, float, float]:
     seconds = timed.step_seconds if decode else timed.total_seconds
     tokens = prediction.batch * (1 if decode else setting.workload.prompt)
     cost = setting.cluster.chips * seconds / tokens
-    return seconds, cost, 2 * setting.model.parameters / (cost * setting.cluster.chip.peak_flops["bf16"])
+    needed = prediction.phase_flops / tokens
+    return seconds, cost, needed / (cost * setting.cluster.chip.peak_flops["bf16"])
 
 
 def rows(plan: Plan, most: int) -> list[list[str]]:

@@ -105,10 +105,17 @@ def test_costs_are_chips_times_time_over_tokens(pair: Pair):
     assert pair.chip_seconds_per_output_token == pytest.approx(everything / (64 * workload.output))
 
 
-def test_mfu_is_two_flops_a_parameter_a_token(pair: Pair):
+def test_mfu_is_of_the_flops_that_the_model_needs(pair: Pair):
+    """Two for every number of a matrix and every token, four for every head, position and part of a head."""
     decode, setting = pair.decode, pair.decode.setting
-    peak = setting.cluster.chip.peak_flops["bf16"]
-    work = 2 * setting.model.parameters * 64 / (64 * peak)  # seconds at peak
+    model, peak = setting.model, setting.cluster.chip.peak_flops["bf16"]
+    block = model.d_model * (2 * model.heads + 2 * model.kv_heads) * model.head_dim
+    matrices = model.layers * (block + 3 * model.d_model * model.d_ff) + model.d_model * model.vocabulary
+    attention = 4 * model.layers * model.heads * model.head_dim * setting.workload.context
+    needed = 64 * (2 * matrices + attention)
+    assert decode.needed_flops == needed
+    work = needed / (64 * peak)  # seconds at peak
+    assert decode.paper_mfu == pytest.approx(2 * model.parameters / peak / decode.step_seconds)
     assert decode.bound_mfu == pytest.approx(work / decode.step_seconds)
     assert decode.estimate is not None
     assert decode.mfu == pytest.approx(work / decode.estimate.step_seconds)

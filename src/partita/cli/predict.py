@@ -7,6 +7,7 @@ from partita.cli.output import show, show_json
 from partita.cost.prediction import Prediction, predict
 from partita.cost.setting import Setting
 from partita.planner.infeasible import alone_fits
+from partita.planner.model_limits import cautions, check_positions
 from partita.sharding.roles import parse_roles
 from partita.specs.profile import Phase
 from partita.specs.workload import Workload
@@ -36,7 +37,9 @@ def read_workload(
 
 
 def priced(setting: Setting, phase: Phase, ffn: str, attention: str) -> Prediction:
-    """The prediction the flags ask for; raises InputError where it does not fit the chips."""
+    """The prediction the flags ask for; raises InputError where it does not fit the chips, or the model has
+    no positions for it."""
+    check_positions(setting.model, setting.workload)
     found = predict(setting, phase, parse_roles(ffn, attention, setting.mesh.axes))
     alone_fits(found)
     return found
@@ -74,4 +77,5 @@ def command(
         return
     from partita.report.predictions import estimate_note, prediction_table
 
-    show(prediction_table([found]), estimate_note([found]))
+    said = cautions(setting.model, workload)
+    show(*map(str, said), prediction_table([found]), estimate_note([found]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +13,9 @@ from partita.cost.number import plain
 from partita.cost.phase import PhaseRun
 from partita.cost.phase_estimate import PhaseEstimate, expect
 from partita.cost.roofline import Bound, Peaks, bound, chip_seconds_per_token, mfu
-from partita.cost.schedule import StageLayers
+from partita.cost.schedule import StageLayers, whole
 from partita.cost.setting import Setting
-from partita.cost.step import Step, StepShape, price_cache_reshard
+from partita.cost.step import Step, StepShape, needed_flops, price_cache_reshard
 from partita.sharding.layout import Layout, Storage, plan_storage
 from partita.sharding.roles import Roles
 from partita.specs.model import Model
@@ -108,7 +108,8 @@ class Prediction:
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilisation: as estimated, or without an estimate the most that the bound allows."""
+        """Model FLOPs utilisation, `needed_flops` over peak and never above 1: as estimated, or without an
+        estimate the most that the bound allows."""
         return self._mfu(self._expected_seconds)
 
     @property
@@ -131,9 +132,39 @@ class Prediction:
     def _expected_seconds(self) -> float:
         return self.step_seconds if self.estimate is None else self.estimate.step_seconds
 
+    @property
+    def paper_mfu(self) -> float:
+        """Model FLOPs utilisation as the paper counts it, 2 N FLOPs a token, that the bound allows. It may
+        pass 1: N counts an embedding that is looked up, and an unembedding of every token of a prompt."""
+        chips, peak = self.setting.cluster.chips, self.setting.peaks.flops
+        tokens = self.tokens_per_step
+        return float(mfu(self.setting.model.parameters, tokens, chips, peak, self.step_seconds))
+
+    @cached_property
+    def needed_flops(self) -> int:
+        """FLOPs that the model needs for a step of all sequences."""
+        chunk, setting = self.run.longest, self.setting
+        context = None if chunk.context is None else int(chunk.context)
+        part = whole(setting.model)
+        return needed_flops(
+            setting.model,
+            setting.formats,
+            StepShape(self.batch, chunk.queries, context),
+            part if chunk.last else replace(part, unembeds=False),
+        )
+
+    @cached_property
+    def phase_flops(self) -> int:
+        """FLOPs that the model needs for whole prompts, or for a decode step."""
+        if self.phase == "decode":
+            return self.needed_flops
+        workload, setting = self.setting.workload, self.setting
+        context = workload.prompt if workload.prefix else None
+        shape = StepShape(self.batch, workload.new_tokens, context)
+        return needed_flops(setting.model, setting.formats, shape)
+
     def _mfu(self, seconds: float) -> float:
-        model, chips = self.setting.model, self.setting.cluster.chips
-        return float(mfu(model.parameters, self.tokens_per_step, chips, self.setting.peaks.flops, seconds))
+        return self.needed_flops / (self.setting.cluster.chips * self.setting.peaks.flops * seconds)
 
     def _chip_seconds_per_token(self, seconds: float) -> float:
         return float(chip_seconds_per_token(self.tokens_per_step, self.setting.cluster.chips, seconds))
@@ -218,6 +249,8 @@ class Prediction:
             "estimate": None if self.estimate is None else self.estimate.as_json(),
             "mfu": self.mfu,
             "chip_seconds_per_token": self.chip_seconds_per_token,
+            "paper_mfu": self.paper_mfu,
+            "needed_flops": self.needed_flops,
             "flops": self.step.ledger.total("flops"),
             "memory_bytes_per_chip": self.memory_bytes,
             "max_context": self.max_context,

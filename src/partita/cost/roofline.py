@@ -96,9 +96,10 @@ def communication_seconds(entry: Entry, peaks: Peaks) -> Number:
 
 
 def mfu(parameters: int, tokens: Number, chips: Number, peak_flops: float, seconds: Number) -> Number:
-    """Model FLOPs utilisation: 2 N FLOPs a token over what `chips` could do in `seconds` at peak.
+    """Model FLOPs utilisation as the paper counts it: 2 N FLOPs a token over what `chips` could do in
+    `seconds` at peak. `Prediction.mfu` counts what the model needs instead.
 
-    N counts the model's own parameters, not padding; attention's FLOPs are left out, as in the paper.
+    N counts the model's own parameters, not padding; attention's FLOPs are left out.
     """
     return 2 * parameters * tokens / (chips * peak_flops * seconds)
 

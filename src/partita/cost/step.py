@@ -16,8 +16,10 @@ from partita.program import transformer
 from partita.program.ops import Pass
 from partita.program.options import RunOptions
 from partita.program.sampling import Kind, logits_of_slots
-from partita.sharding.layout import Layout, Storage
+from partita.sharding.layout import Layout, Storage, plan_storage, resolve
+from partita.sharding.mesh import Mesh
 from partita.sharding.padding import ceil_to, product, union
+from partita.sharding.roles import parse_roles
 from partita.sharding.spec import Sharding, parse
 from partita.specs.formats import BYTES, Formats
 from partita.specs.model import Model
@@ -137,6 +139,19 @@ def price_step(
         kv_bytes=ops.cache_bytes,
         activation_bytes=held,
     )
+
+
+def needed_flops(model: Model, formats: Formats, shape: StepShape, part: StageLayers | None = None) -> int:
+    """FLOPs that a model needs for a step, whatever the layout: its matrices, the unembedding of the tokens
+    that are unembedded, and attention to the positions that its mask and windows leave.
+
+    They are those of the program on one chip, which pads nothing and computes nothing twice.
+    """
+    roles = parse_roles("ws1d", "heads", "x")
+    storage, one = plan_storage(model, Mesh("x", (1,)), roles, roles), Mesh("x", (1,))
+    layout = resolve(roles, storage, one, int(shape.batch), int(shape.queries))
+    step = price_step(model, layout, one.size, formats, shape, part=part)
+    return round(float(step.ledger.total("needed_flops")))
 
 
 def price_cache_reshard(

@@ -45,9 +45,9 @@ class Point:
 
     @property
     def mfu(self) -> float:
-        """2N FLOPs a token over what the chips could do in that time."""
+        """FLOPs that the model needs over what the chips could do in that time."""
         setting = self.prediction.setting
-        return 2 * setting.model.parameters / (self.chip_seconds_per_token * setting.peaks.flops)
+        return self.prediction.phase_flops / (setting.cluster.chips * self.seconds * setting.peaks.flops)
 
     def as_json(self) -> dict[str, Any]:
         prediction = self.prediction

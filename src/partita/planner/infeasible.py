@@ -44,7 +44,7 @@ _NONE = "no layout meets this limit"
 
 WHILE: dict[Moment, str] = {
     "reading": "while prompts are read",
-    "moving": "while caches are moved from prefill's layout to decode's",
+    "moving": "while caches are moved",
     "decoding": "while tokens are decoded",
 }
 

@@ -17,6 +17,7 @@ from partita.cost.prediction import Prediction, Setting, predict
 from partita.errors import InputError
 from partita.planner.frontier import Point, frontier
 from partita.planner.infeasible import live_memory, no_plan
+from partita.planner.model_limits import Caution, cautions, check_positions, longest_context
 from partita.planner.pair import Basis, Objective, Pair
 from partita.planner.request import Case, PlanRequest
 from partita.planner.saved import SCHEMA, setting_as_json
@@ -47,6 +48,12 @@ class Plan:
     def ranked_by(self) -> Basis:
         """What times and costs of the plan are: bounds or estimates."""
         return self.chosen.basis
+
+    @property
+    def cautions(self) -> tuple[Caution, ...]:
+        """What is to be said of the model at the lengths that were asked for."""
+        setting = self.decode.setting
+        return cautions(setting.model, setting.workload)
 
     @property
     def prefill(self) -> Prediction:
@@ -107,6 +114,7 @@ class Plan:
             "chip_seconds_per_output_token": self.chosen.chip_seconds_per_output_token,
             "runners_up": self.losses(),
             "frontier": [point.as_json() for point in self.frontier],
+            "cautions": [caution.as_json() for caution in self.cautions],
             "configurations": self.configurations,
             "space": self.space,
             "reasons": list(self.reasons),
@@ -125,6 +133,7 @@ def memory_as_json(pair: Pair) -> dict[str, Any]:
         "fullest": fullest,
         "max_batch": pair.max_batch,
         "max_context": pair.max_context,
+        "longest_context": longest_context(setting.model, pair.max_context, setting.workload),
     }
 
 
@@ -249,6 +258,7 @@ def simplest(found: Sequence[tuple[tuple[float, ...], Pair]]) -> Pair:
 
 def _check(case: Case) -> None:
     workload = case.workload
+    check_positions(case.model, workload)
     if workload.context < workload.prompt + workload.output:
         raise InputError(
             "context",

@@ -6,6 +6,7 @@ from rich.console import Group
 from rich.text import Text
 
 from partita.planner.infeasible import WHILE, live_memory
+from partita.planner.model_limits import longest_context
 from partita.planner.pair import Pair
 from partita.report.tables import plain_table
 from partita.specs.units import format_bytes, format_count
@@ -24,6 +25,13 @@ def memory_table(pair: Pair) -> Group:
     used = "all" if share == 1 else f"{share:g}"
     text = Text(
         f"capacity is {used} of {format_bytes(whole)}; with it this would fit: a batch of "
-        f"{format_count(pair.max_batch)}, or a context of {format_count(pair.max_context)}"
+        f"{format_count(pair.max_batch)}, or a context of {_longest(pair)}"
     )
     return Group(table, text)
+
+
+def _longest(pair: Pair) -> str:
+    setting = pair.decode.setting
+    longest = longest_context(setting.model, pair.max_context, setting.workload)
+    trained = ", all that the model was trained for" if longest < pair.max_context else ""
+    return f"{format_count(longest)}{trained}"

@@ -38,6 +38,7 @@ def plan(
     parts: list[RenderableType] = [
         _head(found),
         *_summary(found),
+        *(Text(str(caution)) for caution in found.cautions),
         prediction_table([found.prefill, found.decode], alone=False),
         memory_table(found.chosen),
         *_total(found),

@@ -10,6 +10,7 @@ from rich.text import Text
 from partita.cost.interval import COVERAGE, NOT_SAID
 from partita.cost.phase_estimate import PhaseEstimate
 from partita.cost.prediction import Prediction
+from partita.planner.model_limits import longest_context
 from partita.report.tables import limit_text, plain_table
 from partita.specs.profile import COVERAGES, Profile
 from partita.specs.units import format_bytes, format_count, format_range, format_seconds
@@ -87,10 +88,10 @@ def _merit(found: list[Prediction]) -> list[tuple[str, list[str]]]:
     most = [f"{p.bound_mfu:.1%}" for p in found]
     least = [f"{p.bound_chip_seconds_per_token * 1e3:.3g}" for p in found]
     if found[0].estimate is None:
-        return [("MFU (2N a token), at most", most), ("chip-ms per token, at least", least)]
+        return [("MFU, at most", most), ("chip-ms per token, at least", least)]
     pairs = list(zip(found, most, least, strict=True))
     return [
-        ("MFU (2N a token), estimated", [f"{p.mfu:.1%} (at most {most})" for p, most, _ in pairs]),
+        ("MFU, estimated", [f"{p.mfu:.1%} (at most {most})" for p, most, _ in pairs]),
         (
             "chip-ms per token, estimated",
             [f"{p.chip_seconds_per_token * 1e3:.3g} (at least {least})" for p, _, least in pairs],
@@ -101,9 +102,14 @@ def _merit(found: list[Prediction]) -> list[tuple[str, list[str]]]:
 def _alone(found: list[Prediction]) -> list[tuple[str, list[str]]]:
     return [
         ("memory per chip", [_memory(p) for p in found]),
-        ("longest context", [format_count(p.max_context) for p in found]),
+        ("longest context", [_longest(p) for p in found]),
         ("largest batch", [format_count(p.max_batch) for p in found]),
     ]
+
+
+def _longest(prediction: Prediction) -> str:
+    setting = prediction.setting
+    return format_count(longest_context(setting.model, prediction.max_context, setting.workload))
 
 
 def _memory(prediction: Prediction) -> str:

@@ -11,13 +11,13 @@ from partita.cli import options as o
 from partita.cli import plan_options as p
 from partita.cli import simulate_options as s
 from partita.cli.output import show, show_json
-from partita.cost.served import MEMORY_SHARE
 from partita.files import check_place
 from partita.planner.pair import parse_basis
 from partita.simulation.prices import Basis
 from partita.simulation.result import Limits
 from partita.simulation.server import Server
 from partita.simulation.study import study
+from partita.specs.hardware import MEMORY_UTILIZATION
 from partita.specs.units import parse_duration
 
 
@@ -44,7 +44,7 @@ def command(
     kv: o.Kv = "bf16",
     activations: o.Activations = "bf16",
     reduce: o.Reduce = "f32",
-    memory_share: s.MemoryShare = MEMORY_SHARE,
+    memory_share: s.MemoryShare = MEMORY_UTILIZATION,
     max_ttft: Annotated[
         str | None, typer.Option("--max-ttft", help="Limit of a good request: 300ms.")
     ] = None,

@@ -181,6 +181,8 @@ class ServerOptions:
                 clusters=(cluster,),
                 formats=(self.formats,),
                 workload=workload,
+                auto_chunk=True,  # where a prompt does not fit whole
+                between=False,
                 mesh=mesh,
                 stages=1,
                 top=1,

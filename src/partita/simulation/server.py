@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from partita.cost.roofline import Peaks
-from partita.cost.served import MEMORY_SHARE
 from partita.cost.setting import Setting
 from partita.cost.step import StepShape, price_step
 from partita.errors import InputError
@@ -18,6 +17,7 @@ from partita.sharding.layout import Storage, plan_storage, resolve
 from partita.sharding.padding import product
 from partita.sharding.roles import ATTENTION_NAMES, FFN_NAMES, Roles, parse_roles
 from partita.simulation.prices import Basis, DecodePrices, Prices, Pricing, Sizes
+from partita.specs.hardware import MEMORY_UTILIZATION
 
 _WORTH = 0.01
 """Share of a decode step that another layout must save, at some number of sequences, to be a choice."""
@@ -40,7 +40,7 @@ class Server:
     decode: Roles
     slots: int
     context: int
-    memory_share: float = MEMORY_SHARE
+    memory_share: float = MEMORY_UTILIZATION
 
     @cached_property
     def storage(self) -> Storage:

@@ -10,11 +10,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from partita.errors import InputError, NotFiniteError
 
+TYPE_CHECKING = False  # typing takes longer to import than all else before the command can be stopped
 if TYPE_CHECKING:
+    from typing import Any
+
     from partita.api import plan
     from partita.engine.engine import Engine
     from partita.engine.shapes import Capacity

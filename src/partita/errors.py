@@ -1,7 +1,5 @@
 """The error that a user's mistake raises, and that of a model whose numbers are not finite."""
 
-import re
-
 
 class InputError(ValueError):
     """Wrong input: names the field, the value given and, in the message, what would be accepted.
@@ -37,6 +35,8 @@ def out_of_memory(error: BaseException) -> InputError | None:
     """What NumPy or JAX raises where there is no more memory, in one line; None for any other error."""
     if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
         return None
+    import re  # not at the top: every command begins with this file, before it can be stopped in one line
+
     found = re.search(r"allocat\w* ([\d.]+ ?\w+)", str(error))
     size = "the request" if found is None else found[1]
     size = f"{int(size):,} bytes" if size.isdecimal() else size

@@ -46,6 +46,30 @@ def test_a_signal_while_modules_are_imported(module: str, number: signal.Signals
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "stopped\n")
 
 
+@pytest.mark.parametrize("module", ["typing", "re", "threading"])
+def test_a_signal_before_the_command_has_begun_shows_no_traceback(module: str):
+    """What takes longest of its first imports comes once a signal ends it without one."""
+    done = stopped(_AT_IMPORT.format(module=module, number=int(signal.SIGINT)), "models")
+    assert done.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+    assert (done.stdout, done.stderr.removesuffix("stopped\n")) == ("", "")
+
+
+@pytest.mark.parametrize("step", ["prepare", "finish"])
+def test_a_signal_while_signals_are_prepared_for(step: str):
+    before = f"""
+from partita.cli import stopping
+plain = stopping.{step}
+def {step}():
+    if "{step}" == "prepare":
+        plain()
+    stopping.{step} = plain
+    os.kill(os.getpid(), signal.SIGINT)
+stopping.{step} = {step}
+"""
+    done = stopped(before, "models", "--json")
+    assert (done.returncode, done.stderr) == (130, "stopped\n")
+
+
 def test_a_call_that_python_cannot_leave_is_not_waited_for(tiny: Path):
     """Hours of hashing, in C, stand for a step that compiles."""
     before = """

@@ -159,3 +159,22 @@ def test_entries_that_another_process_removes_meanwhile(tmp_path: Path, monkeypa
     compile_cache.tidy(tmp_path, limit=len(entry))
     assert len(list(tmp_path.glob("*-cache"))) == 1
     assert (tmp_path / "checked").exists()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "28b52ffd2401090000615b6e8ca9",  # "a", with a checksum
+        "28b52ffd600e0055000018616263010008aa6e08",  # "abc", ninety times
+        # 500,000 zeros: several blocks, one of them a run
+        "28b52ffda420a107005400001000000100fbff39c002020010000200100003090d008ec4e89a",
+    ],
+)
+def test_half_an_entry_that_zstd_packed(frame: str, tmp_path: Path):
+    """JAX writes zstd where it finds a library for it; these are of libzstd 1.5.4."""
+    path, whole = tmp_path / "a-cache", bytes.fromhex(frame)
+    path.write_bytes(whole)
+    assert compile_cache._whole(str(path))
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert not compile_cache._whole(str(path))

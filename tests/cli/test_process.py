@@ -95,3 +95,24 @@ def test_a_thread_that_is_still_busy_is_not_waited_for():
     assert ran.returncode == 0
     assert json.loads(ran.stdout)
     assert ran.stderr == ""
+
+
+def test_a_step_that_is_still_compiled_at_the_end_is_not_waited_for():
+    """In a thread of the kind that drafts are compiled in: it takes a minute, and would be heard of."""
+    code = """
+import jax, sys
+from concurrent.futures import ThreadPoolExecutor
+from partita.cli.main import main
+def slow(x):
+    for number in range(150):
+        x = jax.lax.sort(jax.numpy.tanh(x @ x.T + number) * jax.numpy.sin(x), dimension=number % 2)
+    return x
+traced = jax.jit(slow).lower(jax.ShapeDtypeStruct((16, 16), "float32"))
+pool = ThreadPoolExecutor(1)
+pool.submit(lambda: (traced.compile(), print("compiled")))
+pool.shutdown(wait=False)
+main(sys.argv[1:])
+"""
+    done = python("-c", code, "models", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)

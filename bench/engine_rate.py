@@ -13,6 +13,7 @@ import numpy as np
 from peers.serve import Case, Step, serve
 
 from partita.engine.devices import devices_for
+from partita.engine.engine import EngineOptions
 from partita.measure.launches import Steps
 from partita.sharding.layout import plan_storage
 from partita.sharding.mesh import Mesh
@@ -33,7 +34,7 @@ def main() -> None:
     activations = "bf16" if asked.weights == "bf16" else "f32"
     formats = Formats(weights=asked.weights, activations=activations, kv=activations)
     devices = devices_for(asked.devices, asked.devices)
-    steps = Steps(model, mesh, plan_storage(model, mesh, decode, prefill), formats, devices)
+    steps = Steps(model, mesh, plan_storage(model, mesh, decode, prefill), formats, EngineOptions(devices))
 
     def ready(case: Case) -> Step:
         if case.phase == "prefill":

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from partita.engine.devices import devices_for
+from partita.engine.engine import EngineOptions
 from partita.measure.launches import Steps
 from partita.planner.layouts_to_time import mesh_of
 from partita.program.options import RunOptions, overlap_of
@@ -79,7 +80,8 @@ def main() -> None:
             storage = plan_storage(MODEL, mesh, roles, roles)
 
             def ready(run_options: RunOptions, roles=roles, storage=storage, of=(phase, batch, tokens)):
-                steps = Steps(MODEL, mesh, storage, Formats.all_in(dtype), devices, run_options)
+                options = EngineOptions(devices, run_options)
+                steps = Steps(MODEL, mesh, storage, Formats.all_in(dtype), options)
                 return steps.ready(roles, *of)
 
             table = Table("variant", "ms", "of the plain step", "quartiles")

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Partita
+from tests.measure.test_clock import CLUSTER
 from tests.sizes import full
 
 from partita.checkpoints.names import HUGGING_FACE
+from partita.engine import free_memory, memory
 from partita.specs.hugging_face import model_from_config
+from partita.specs.toml import cluster_toml
 
 LIMIT = 2 * 10**9
 CONFIG = {
@@ -78,6 +81,39 @@ def test_what_does_not_fit_is_refused_in_one_line(asked: tuple, large: Path, tmp
     assert len(lines) == 1
     assert lines[0].startswith("error: memory: ")
     assert "--force" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("generate", ("--prompt-ids", 1)),
+        ("quality", ("--text", "TEXT")),
+        ("verify", ("--clock", "--on", "HERE")),
+        ("serve", ()),
+    ],
+    ids=str,
+)
+def test_a_command_offers_its_own_options(
+    command: str, more: tuple, partita: Partita, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever fits: all that it could say is an option of its help."""
+    places = {"TEXT": tmp_path / "text", "HERE": tmp_path / "here.toml"}
+    places["TEXT"].write_text("abcd1234" * 12, encoding="utf-8")
+    places["HERE"].write_text(cluster_toml(CLUSTER), encoding="utf-8")
+    said: dict[str, str] = {}
+
+    def everything(asked: object, formats: object, chunk: object, words: dict[str, str], *_: object) -> str:
+        said.update(words)
+        return "; ".join(words.values())
+
+    monkeypatch.setattr(free_memory, "host_free_bytes", lambda: 1000)
+    monkeypatch.setattr(memory, "smallest_change", everything)
+    ran = partita(command, tiny, *(places.get(each, each) for each in more))
+    assert ran.code == 2
+    assert ran.err.rstrip().endswith("--force goes on all the same")
+    shown = partita(command, "--help").out
+    assert said
+    assert [text for text in said.values() if f"{text.split()[0]} " not in shown] == []
 
 
 def test_a_plan_and_a_look_at_a_model_read_no_weights(partita: Partita, large: Path):

@@ -16,9 +16,10 @@ from tests.engine import asking
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.engine import free_memory
 from partita.engine.engine import Engine, EngineOptions
-from partita.engine.memory import Asked, Memory, copy_bytes
+from partita.engine.memory import Asked, AskedLogits, Memory, copy_bytes
 from partita.engine.parameters import place
 from partita.engine.slots import Slots
+from partita.engine.smaller import Words
 from partita.engine.steps import Programs
 from partita.errors import InputError, out_of_memory
 from partita.sharding import Mesh, parse_layout, plan_storage, resolve
@@ -60,7 +61,7 @@ def test_the_changes_that_are_named_fit_and_one_more_does_not(free: Any):
     large = Asked((2,), (Sampling(max_tokens=2000, n=1024, temperature=1),))
     with pytest.raises(InputError) as error:
         engine.memory.check(large)
-    named = re.search(r"smallest change that fits: --n (\d+) or --max-tokens (\d+);", str(error.value))
+    named = re.search(r"smallest change that fits: n=(\d+) or max_tokens=(\d+);", str(error.value))
     assert named
     for field, most in zip(("n", "max_tokens"), map(int, named.groups()), strict=True):
         engine.memory.check(large.at_most(field, most))
@@ -71,7 +72,7 @@ def test_the_changes_that_are_named_fit_and_one_more_does_not(free: Any):
 def test_fewer_prompts_at_once(free: Any):
     engine = asking.engine()
     free(130_000_000)
-    with pytest.raises(InputError, match=r"(\d+) prompts at once"):
+    with pytest.raises(InputError, match=r"fits: max_tokens=\d+ or prompts in batches of \d+; force"):
         engine.complete([[1, 2]] * 64, Sampling(max_tokens=3000))
 
 
@@ -91,7 +92,7 @@ def load(*, checkpoint: type[MemoryCheckpoint] = Unread, **options: Any) -> Engi
 def test_weights_are_refused_before_any_is_read(free: Any):
     size = 4 * WIDE.parameters
     free(size)
-    with pytest.raises(InputError, match=r"wide needs weights .* loading .* --dtype bf16; --force") as error:
+    with pytest.raises(InputError, match=r"wide needs .* dtype=.bf16.; force=True goes on") as error:
         load()
     assert error.value.field == "memory"
     free(size // 100)
@@ -103,10 +104,36 @@ def test_weights_are_refused_before_any_is_read(free: Any):
 def test_weights_are_refused_for_what_they_are_loaded_for(free: Any):
     """They would fit; the prompt beside them does only in chunks, the samples only if they are fewer."""
     free(2_000_000_000)
-    with pytest.raises(InputError, match=r"smallest change that fits: --chunk \d+;"):
+    with pytest.raises(InputError, match=r"smallest change that fits: chunk=\d+;"):
         load(first=Asked((8000,), (Sampling(max_tokens=10),)))
-    with pytest.raises(InputError, match=r"smallest change that fits: --n \d+ or --max-tokens \d+;"):
+    with pytest.raises(InputError, match=r"smallest change that fits: n=\d+ or max_tokens=\d+;"):
         load(first=Asked((3,), (Sampling(max_tokens=90_000, n=1000, temperature=1),)))
+
+
+def test_of_a_text_whose_logits_are_kept_fewer_tokens_are_offered(free: Any):
+    """Each window begins with a token that is not the text's. What is named fits, and it is near the most."""
+    words: Words = {"tokens": "--tokens {}"}
+    free(200_000_000)
+    with pytest.raises(InputError, match=r"smallest change that fits: --tokens (\d+)$") as error:
+        load(first=AskedLogits(512, 500_000), words=words)
+    tokens = int(str(error.value).rpartition(" ")[2])
+    room = 512 - 1
+
+    def windowed(tokens: int) -> AskedLogits:
+        return AskedLogits(512, tokens + -(-tokens // room))
+
+    assert load(checkpoint=MemoryCheckpoint, first=windowed(tokens), words=words).parameters
+    with pytest.raises(InputError, match="memory"):
+        load(first=windowed(tokens + 1), words=words)
+
+
+def test_logits_of_fewer_or_shorter_prompts_are_offered(free: Any):
+    engine = load(checkpoint=MemoryCheckpoint)
+    free(200_000_000)
+    with pytest.raises(
+        InputError, match=r"fits: prompts in batches of \d+ or prompts of up to \d+ tokens; f"
+    ):
+        engine.logits([[1] * 1000] * 64)
 
 
 def test_nothing_is_compared_where_nothing_is_known(free: Any):

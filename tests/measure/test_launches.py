@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.checkpoints.tiny_gguf import TINY
 
+from partita.engine.engine import EngineOptions
 from partita.engine.steps import Programs
 from partita.measure import launches
 from partita.measure.launches import Steps, filled
@@ -25,7 +26,7 @@ F32 = Formats(weights="f32", activations="f32", kv="f32")
 def stored(ffn: str, attention: str) -> tuple[Steps, Roles]:
     roles = parse_roles(ffn, attention, MESH.axes)
     storage = plan_storage(TINY, MESH, roles, roles)
-    return Steps(TINY, MESH, storage, F32, jax.devices()[:2]), roles
+    return Steps(TINY, MESH, storage, F32, EngineOptions(jax.devices()[:2])), roles
 
 
 @pytest.mark.parametrize(

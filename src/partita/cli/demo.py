@@ -50,7 +50,8 @@ def command(
     ids, shown = prompt_of(checkpoint, prompt, None, None)
     with s.named_as_options():
         sampling = Sampling(max_tokens=max_tokens)
-    engine = load_engine(checkpoint, run, EngineRequest(dtype="f32"), ids, sampling)
+    request = EngineRequest(dtype="f32", words={"max_tokens": "--max-tokens {}"})
+    engine = load_engine(checkpoint, run, request, ids, sampling)
     (answer,), seconds = stream(engine, ids, sampling, shown, quiet=json)
     if not json:
         rate = (len(answer.tokens) - 1) / seconds["decode"]

@@ -131,6 +131,7 @@ def command(
         devices=devices,
         draft=check_draft(draft),
         force=force,
+        words={**o.RUN, "n": "--n {}", "max_tokens": "--max-tokens {}"},
     )
     if (error := checkpoint.tokenizer_error) is not None:
         show_note(f"the tokenizer is not understood, so the text is shown as token ids ({error})")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from partita.engine.load import Placement, placement_of
+from partita.engine.smaller import Words
 from partita.errors import InputError
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import parse_roles
@@ -76,6 +77,10 @@ Chunk = Annotated[
     int | None, typer.Option("--chunk", help="New prompt tokens per prefill step. Default: all of them.")
 ]
 Samples = Annotated[int, typer.Option("--samples", help="Sequences generated for each prompt.")]
+
+FORCED: Words = {"force": "--force"}
+RUN: Words = {**FORCED, **{name: f"--{name} {{}}" for name in ("dtype", "weights", "kv", "chunk")}}
+"""Options that make less of a run, as a refusal for want of memory says them."""
 
 
 def read_formats(weights: str, kv: str, activations: str, reduce: str) -> Formats:

@@ -59,6 +59,7 @@ def command(
     if checkpoint.tokenizer is None:
         raise InputError("model", model, "has no tokenizer, so it cannot read a text")
     chosen = devices_for(shape.chips, devices)
+    from partita.engine.engine import EngineOptions
     from partita.engine.requests import check_prompts
     from partita.measure.quality import formats_named, measure, shipped_text, windows_of
 
@@ -68,10 +69,9 @@ def command(
     words = shipped_text() if read is None else read
     parts = windows_of(words, checkpoint.tokenizer, checkpoint.model.max_context, tokens, window)
     check_prompts(checkpoint.model, parts)
+    options = EngineOptions(chosen, force=force, words={**o.FORCED, "tokens": "--tokens {}"})
     with progress_bar() as tell:
-        found = list(
-            measure(checkpoint, parts, kinds, shape, roles, devices=chosen, progress=tell, force=force)
-        )
+        found = list(measure(checkpoint, parts, kinds, shape, roles, options, tell))
     rows = list(zip(["f32", *names], [formats_named("f32"), *kinds], found, strict=True))
     if json:
         conditions = {

@@ -90,6 +90,7 @@ class Serving:
             capacity=Capacity(self.slots, self.context or min(2048, longest or 2048)),
             draft="off",
             force=self.force,
+            words=o.RUN,
         )
         with progress_bar() as show:
             engine = Engine.on(checkpoint, run, request, lambda done, of: show("placing weights", done, of))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from partita.api import read_model
+from partita.cli import options as o
 from partita.cli.output import progress_bar, show, show_json
 from partita.cost.prediction import Prediction, predict
 from partita.cost.setting import Setting
@@ -48,10 +49,15 @@ def clocked(asked: Clocking, *, json: bool) -> None:
 
     devices = devices_for(setting.mesh.chips, asked.devices)
     predictions = _predictions(asked, setting, run)
+    from partita.engine.engine import EngineOptions
     from partita.measure.clock import clock
 
+    words = {**o.FORCED, **{name: f"--{name} {{}}" for name in ("batch", "prompt", "context")}}
+    if "bf16" in setting.cluster.chip.peak_flops:
+        words["dtype"] = o.RUN["dtype"]
+    options = EngineOptions(force=asked.force, words=words)
     with progress_bar() as progress:
-        phases = clock(predictions, devices, asked.seconds, progress, asked.force)
+        phases = clock(predictions, devices, asked.seconds, progress, options)
     if json:
         show_json(as_json(setting, phases))
         return

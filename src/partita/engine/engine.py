@@ -28,6 +28,7 @@ from partita.engine.parameters import place
 from partita.engine.requests import check_prompts, fitted, separate, whole_ids
 from partita.engine.shapes import BUCKET, Capacity, Reading, StepShapes, StepSizes
 from partita.engine.slots import Prompts, Slots
+from partita.engine.smaller import PYTHON, Words
 from partita.engine.steps import Programs
 from partita.engine.stopping import Ending, Numbers, Piece
 from partita.errors import InputError, NotFiniteError
@@ -72,7 +73,7 @@ class EngineOptions:
     draft: whether a step verifies drafted tokens (`drafting.Draft`). chip: its peaks price such a step until
     some have been timed; by default those of the catalogue's CPU. force: it runs whatever memory there is.
     first: what it is loaded for, where that is known; it must fit beside the weights before these are placed,
-    and the steps it needs are compiled meanwhile.
+    and the steps it needs are compiled meanwhile. words: how the caller says what could be less.
     """
 
     devices: Sequence[Any] | None = None
@@ -83,6 +84,7 @@ class EngineOptions:
     chip: Chip | None = None
     force: bool = False
     first: Asked | AskedLogits | None = None
+    words: Words = field(default_factory=lambda: PYTHON)
 
 
 class Engine:
@@ -138,10 +140,11 @@ class Engine:
             options.chunk,
             step_tokens=_STEP_TOKENS[self.programs.on_cpu],
         )
-        self.memory = Memory(self.programs, self.chunk, self.sizes, options.force)
+        self.memory = Memory(self.programs, self.chunk, self.sizes, options.force, options.words)
         first = options.first
         if isinstance(first, AskedLogits):
-            first = self._logits_step(1, first.width, first.kept_bytes)
+            step = self._logits_step(1, first.width)
+            first = replace(step, kept_bytes=first.kept_bytes, kept_tokens=first.kept_tokens)
         self.memory.check_load(checkpoint.quantised, first)
         jobs = []
         if isinstance(first, Asked):
@@ -234,6 +237,7 @@ class Engine:
                 planned and planned.setting.cluster.chip,
                 request.force,
                 first,
+                request.words,
             ),
             progress=progress,
         )
@@ -277,9 +281,9 @@ class Engine:
         self._compiling.wait(quietly=True)
         Compiling(closed_jobs(self.programs, self.shapes)).wait()
 
-    def _logits_step(self, rows: int, width: int, kept_bytes: int = 0) -> AskedStep:
+    def _logits_step(self, rows: int, width: int) -> AskedStep:
         layout = resolve(self.roles["prefill"], self.storage, self.mesh, rows, width)
-        return AskedStep(layout, StepShape(rows, width), kept_bytes=kept_bytes)
+        return AskedStep(layout, StepShape(rows, width))
 
     # -- generation ---------------------------------------------------------------------------------------
 

@@ -7,12 +7,14 @@ float32: XLA's CPU backend runs a decode step of SmolLM2 in bfloat16 in up to tw
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partita.engine.drafting import Draft, check_draft
 from partita.engine.requests import check_stages
 from partita.engine.shapes import Capacity
+from partita.engine.smaller import PYTHON, Words
 from partita.errors import InputError
 from partita.program.options import RunOptions
 from partita.sharding.mesh import Mesh, parse_mesh
@@ -68,6 +70,7 @@ class EngineRequest:
     dtype, weights, kv: as in `number_formats`. chunk: tokens of a prompt that are read in one step, at most;
     None for as many as are planned. devices: of the CPU, made where there is no accelerator. capacity: as in
     `EngineOptions`. draft: whether a step verifies drafted tokens. force: it runs whatever memory there is.
+    words: how the user says what could be less, where there is too little.
     Raises InputError for number formats and drafts that there are not, and for what is no whole number.
     """
 
@@ -80,6 +83,7 @@ class EngineRequest:
     capacity: Capacity | None = None
     draft: Draft = "auto"
     force: bool = False
+    words: Words = dataclasses.field(default_factory=lambda: PYTHON)
 
     def __post_init__(self) -> None:
         check_draft(self.draft)

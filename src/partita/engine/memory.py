@@ -8,8 +8,8 @@ an accelerator has memory of its own. Takes no memory itself, and starts nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -17,10 +17,11 @@ import jax
 from partita.engine import free_memory
 from partita.engine.cpu import BLOCK_FLOATS
 from partita.engine.shapes import StepSizes
+from partita.engine.smaller import PYTHON, Words, smallest_change
 from partita.engine.steps import Programs
 from partita.errors import InputError, out_of_memory
 from partita.planner.infeasible import memory_text
-from partita.planner.run_memory import Account, Caches, Held, Steps, StepShape, account, largest
+from partita.planner.run_memory import Account, Caches, Held, Steps, StepShape, account
 from partita.program.sampling import KINDS, Kind, needs
 from partita.sharding.layout import Layout
 from partita.sharding.padding import product
@@ -63,16 +64,22 @@ class Asked:
     def kind(self) -> Kind:
         return KINDS[max(KINDS.index(needs(request)) for request in self.requests)]
 
+    fields = ("n", "max_tokens", "batch")
+
+    @property
+    def read_at_once(self) -> int:
+        return max(self.lengths)
+
     def at_most(self, field: str, most: int) -> Asked:
-        """The same with at most so many of `n` or `max_tokens` each, or so many `prompts`."""
-        if field == "prompts":
+        """The same with at most so many of `n` or `max_tokens` each, or so many prompts, the `batch`."""
+        if field == "batch":
             return Asked(self.lengths[:most], self.requests[:most])
         less = [{field: min(getattr(request, field), most)} for request in self.requests]
         changed = (request.model_copy(update=one) for request, one in zip(self.requests, less, strict=True))
         return Asked(self.lengths, tuple(changed))
 
     def most(self, field: str) -> int:
-        if field == "prompts":
+        if field == "batch":
             return len(self.lengths)
         return max(getattr(request, field) for request in self.requests)
 
@@ -86,13 +93,47 @@ class AskedStep:
     kind: Kind | None = None
     """How tokens are drawn; None: not at all, and the logits of every token come to the host."""
     kept_bytes: int = 0
+    kept_tokens: int = 0
+    """Tokens whose logits the caller keeps on the host, those of other steps too."""
+
+    read_at_once = None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """A text whose logits are kept is read in steps of one prompt, and cannot be less than a step."""
+        if self.kept_tokens:
+            return ("tokens",)
+        return ("batch", "prompt" if self.shape.context is None else "context")
+
+    def at_most(self, field: str, most: int) -> AskedStep:
+        """The same for at most so many sequences, tokens of each, or `tokens` of a text."""
+        shape = self.shape
+        if field == "tokens":
+            # a token that begins each prompt is no token of the text
+            width = min(int(shape.queries), most + 1)
+            tokens = most + -(-most // max(1, width - 1))
+            return replace(self, shape=replace(shape, queries=width), kept_tokens=tokens)
+        name = {"batch": "batch", "prompt": "queries", "context": "context"}[field]
+        return replace(self, shape=replace(shape, **{name: most}))
+
+    def most(self, field: str) -> int:
+        shape = self.shape
+        found = {
+            "batch": shape.batch,
+            "prompt": shape.queries,
+            "context": shape.context,
+            "tokens": self.kept_tokens,
+        }
+        return int(found[field] or 0)
 
 
 @dataclass(frozen=True)
 class AskedLogits:
-    """Logits of every token of one prompt of `width` tokens at a time, and what is kept of them."""
+    """Logits of every token of one prompt of `width` tokens at a time, and what is kept of them: those of
+    `kept_tokens` in all, and bytes beside."""
 
     width: int
+    kept_tokens: int = 0
     kept_bytes: int = 0
 
 
@@ -103,7 +144,7 @@ SizesOf = Callable[[Asked, int | None], StepSizes]
 class Memory:
     """Compares what an engine is about to take with what there is.
 
-    force: it goes on whatever there is.
+    force: it goes on whatever there is. words: how the caller says what could be less.
     """
 
     def __init__(
@@ -112,8 +153,10 @@ class Memory:
         chunk: int | None = None,
         sizes_of: SizesOf | None = None,
         force: bool = False,
+        words: Words = PYTHON,
     ):
-        self._programs, self._chunk, self._sizes_of, self._force = programs, chunk, sizes_of, force
+        self._programs, self._chunk, self._sizes_of = programs, chunk, sizes_of
+        self._force, self._words = force, words
         mine = jax.process_index()
         self._devices = [d for d in programs.device_mesh.devices.flat if d.process_index == mine]
         self._placed = 0  # bytes of weights on each device, once they are there
@@ -175,12 +218,20 @@ class Memory:
             where, parts, capacity = short
             total = sum(parts.values())
             text = memory_text({**parts, "total": total, "capacity": capacity})
-            change = self._smallest_change(asked, fits)
-            raise InputError(
-                "memory",
-                format_bytes(total),
-                f"{self._programs.model.name} needs {text} {where}; {change}; {free_memory.FORCE}",
-            )
+            placed = bool(self._placed)
+            change = smallest_change(asked, formats, chunk, self._words, fits, placed)
+            said = [f"{self._programs.model.name} needs {text} {where}"]
+            said.append(self._nothing_less() if change is None else f"smallest change that fits: {change}")
+            if "force" in self._words:
+                said.append(f"{self._words['force']} goes on all the same")
+            raise InputError("memory", format_bytes(total), "; ".join(said))
+
+    def _nothing_less(self) -> str:
+        if not self._programs.on_cpu:
+            return "more devices would have more memory"
+        if self._placed or "weights" not in self._words:
+            return "no smaller request fits"
+        return "neither int8 nor a smaller request would fit"
 
     def _worst(self, moments: Sequence[Moment]) -> dict[str, Parts]:
         """What is held at the worst moment: of the machine, and on each device with memory of its own."""
@@ -231,11 +282,9 @@ class Memory:
     def _running(self, formats: Formats, asked: Asked | AskedStep | None, chunk: int | None) -> list[Moment]:
         assert asked is not None
         if isinstance(asked, AskedStep):
-            logits = 4 * int(asked.shape.batch * asked.shape.queries) * self._programs.padded["V"]
-            host = {
-                "programs": self._program_bytes(),
-                "logits": asked.kept_bytes + (logits if asked.kind is None else 0),
-            }
+            of_step = int(asked.shape.batch * asked.shape.queries) if asked.kind is None else 0
+            logits = 4 * (of_step + asked.kept_tokens) * self._programs.padded["V"]
+            host = {"programs": self._program_bytes(), "logits": asked.kept_bytes + logits}
             return [Moment(_held(*self._price(formats, asked.layout, asked.shape, asked.kind)), host)]
         assert self._sizes_of is not None
         return self._generating(formats, self._sizes_of(asked, chunk), asked.kind)
@@ -280,61 +329,10 @@ class Memory:
         whole = backend.program_bytes + backend.layer_program_bytes * self._programs.model.layers
         return whole // 3 if self._programs.traced else whole  # another shape compiles one or two of them
 
-    # -- what would fit -----------------------------------------------------------------------------------
-
-    def _smallest_change(
-        self,
-        asked: Asked | AskedStep | None,
-        fits: Callable[[Formats, Asked | AskedStep | None, int | None], bool],
-    ) -> str:
-        """The first of the changes, from the mildest, with which it fits."""
-        formats = self._programs.formats
-        options = [("", formats)] if self._placed else [("", formats), *_cheaper(formats)]
-        if isinstance(asked, Asked) and not self._placed:
-            width = min(self._chunk or max(asked.lengths), max(asked.lengths))
-            while width > 16:
-                width = max(16, width // 2)
-                if fits(formats, asked, width):
-                    return f"{_SMALLEST} --chunk {width}"
-        for flags, other in options[1:]:
-            if fits(other, asked, self._chunk):
-                return f"{_SMALLEST} {flags}"
-        for flags, other in (options[0], *options[1:][-1:]):
-            if isinstance(asked, Asked) and (found := self._smaller(asked, other, fits)):
-                return f"{_SMALLEST} {flags}{' and ' if flags else ''}{' or '.join(found)}"
-        if not self._programs.on_cpu:
-            return "more devices would have more memory"
-        return "no smaller request fits" if self._placed else "neither int8 nor a smaller request would fit"
-
-    def _smaller(
-        self,
-        asked: Asked,
-        formats: Formats,
-        fits: Callable[[Formats, Asked | AskedStep | None, int | None], bool],
-    ) -> list[str]:
-        """The most samples, tokens and prompts that fit, each of them changed alone."""
-        found = []
-        for field, text in (
-            ("n", "--n {}"),
-            ("max_tokens", "--max-tokens {}"),
-            ("prompts", "{} prompts at once"),
-        ):
-            most = asked.most(field)
-            if most > 1:
-                less = largest(
-                    lambda number, field=field, most=most: (
-                        number < most and fits(formats, asked.at_most(field, number), self._chunk)
-                    ),
-                    {1},
-                )
-                found += [text.format(less)] if less else []
-        return found
-
 
 _SPARE = 20
 """One of so many free bytes is left alone: peaks were measured up to 5% beyond the account."""
 _HOST, _DEVICE = "free on this machine", "free on each device"
-_SMALLEST = "smallest change that fits:"
 
 
 def copy_bytes(row: Parameter, placed: int, in_int8: bool, stored: bool = False) -> int:
@@ -368,20 +366,6 @@ class InOneLine:
             del frames  # they would keep alive all that had been taken
             error.__traceback__ = None
             raise short from None
-
-
-def _cheaper(formats: Formats) -> Iterator[tuple[str, Formats]]:
-    """Formats of fewer bits, from the mildest change."""
-    if formats.activations == "f32":
-        fewer = {
-            name: "bf16" if getattr(formats, name) == "f32" else getattr(formats, name)
-            for name in ("weights", "kv")
-        }
-        yield "--dtype bf16", formats.model_copy(update={**fewer, "activations": "bf16"})
-    for names in (("kv",), ("weights",), ("weights", "kv")):
-        if any(getattr(formats, name) != "int8" for name in names):
-            flags = " ".join(f"--{name} int8" for name in names)
-            yield flags, formats.model_copy(update=dict.fromkeys(names, "int8"))
 
 
 def _held(weights: int, kv: int, activations: int) -> Parts:

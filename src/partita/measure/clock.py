@@ -6,13 +6,14 @@ Knows nothing about values: weights are made up (`launches.py`). Layouts come fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from partita.cost.prediction import Prediction
+from partita.engine.engine import EngineOptions
 from partita.measure.calibrate import matmul
 from partita.measure.calibrate.machine import Machine, machine
 from partita.measure.launches import Steps
@@ -113,16 +114,17 @@ def clock(
     devices: Sequence[Any],
     budget_seconds: float,
     progress: Progress = lambda what, done, of: None,
-    force: bool = False,
+    options: EngineOptions | None = None,
 ) -> tuple[PhaseClock, ...]:
     """Times one step of each prediction on `devices`; prefill first. All are of one cluster.
 
-    force: whatever memory there is. Raises InputError (field "by") where the predictions' cluster has no
+    options: of what runs there beside. Raises InputError (field "by") where the predictions' cluster has no
     profile, (field "memory") where there is too little of it, and where the engine does not run the model.
     """
     profiles = [expected(each).profile for each in predictions]
     calibrated = profiles[0].probe_seconds if profiles else None
     here = machine(devices)
+    options = replace(options or EngineOptions(), devices=devices)
     probe = matmul.program(here, matmul.probe(here))
     found: dict[int, ClockedStep] = {}
     for together in _groups(predictions, here):
@@ -131,9 +133,7 @@ def clock(
             progress(f"compiling {each.phase} {each.layout.roles}", len(found) + len(runs), len(predictions))
             setting, storage = each.setting, each.layout.storage
             if storage not in stored:
-                stored[storage] = Steps(
-                    setting.model, setting.mesh, storage, setting.formats, devices, force=force
-                )
+                stored[storage] = Steps(setting.model, setting.mesh, storage, setting.formats, options)
             tokens = setting.workload.prompt if each.phase == "prefill" else setting.workload.context
             runs[id(each)] = stored[storage].ready(each.layout.roles, each.phase, each.batch, tokens)
         share = budget_seconds * len(together) / len(predictions)

@@ -19,10 +19,10 @@ import numpy as np
 
 from partita.cost.step import StepShape
 from partita.engine.cache import WHOLE
+from partita.engine.engine import EngineOptions
 from partita.engine.memory import AskedStep, Memory
 from partita.engine.requests import IDLE, arrays
 from partita.engine.steps import Programs
-from partita.program.options import RunOptions
 from partita.sharding.layout import Layout, Storage, resolve
 from partita.sharding.mesh import Mesh
 from partita.sharding.padding import ceil_to, product
@@ -112,12 +112,11 @@ class Steps:
         mesh: Mesh,
         storage: Storage,
         formats: Formats,
-        devices=None,
-        run_options: RunOptions | None = None,
-        force: bool = False,
+        options: EngineOptions | None = None,
     ):
-        self.programs = Programs(model, mesh, storage, formats, devices, run_options)
-        self._memory = Memory(self.programs, force=force)
+        options = options or EngineOptions()
+        self.programs = Programs(model, mesh, storage, formats, options.devices, options.run_options)
+        self._memory = Memory(self.programs, force=options.force, words=options.words)
         self._memory.check_load(None)
         self.parameters = {name: filled(target) for name, target in self.programs.parameters().items()}
         self._memory.placed()

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 
@@ -190,20 +189,18 @@ def measure(
     formats: Sequence[Formats],
     mesh: Mesh,
     prefill: Roles,
-    *,
-    devices: Sequence[Any] | None = None,
+    options: EngineOptions | None = None,
     progress: Progress | None = None,
-    force: bool = False,
 ) -> Iterator[Difference]:
     """How far each of the formats is from float32, which is run first, over all windows `parts`.
 
     One copy of the weights is held at a time, and float32's logits, 4 bytes a token of the text and of the
-    vocabulary, on the host. progress: told what is done, how far, of how much. force: whatever memory there
-    is; without it raises InputError (field "memory") where there is too little.
+    vocabulary, on the host. progress: told what is done, how far, of how much. Raises InputError (field
+    "memory") where there is too little of it, unless the options force it.
     """
     width, vocabulary = max(len(ids) for ids in parts), checkpoint.model.vocabulary
     compared = _COMPARED * 8 * vocabulary * _ROWS
-    kept = 4 * vocabulary * sum(len(ids) for ids in parts)
+    kept = sum(len(ids) for ids in parts)
     exact: list[np.ndarray] = []
     for number, chosen in enumerate([formats_named("f32"), *formats], start=-1):
         name = "f32" if number < 0 else f"{number + 1} of {len(formats)}"
@@ -213,7 +210,7 @@ def measure(
             prefill,
             prefill,
             formats=chosen,
-            options=EngineOptions(devices, force=force, first=AskedLogits(width, compared + kept)),
+            options=replace(options or EngineOptions(), first=AskedLogits(width, kept, compared)),
             progress=_told(progress, f"{name}: placing weights"),
         )
         kept = 0  # float32's are there from now on

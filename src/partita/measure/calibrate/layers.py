@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from partita.cost.prediction import Prediction, predict
 from partita.cost.setting import Setting
+from partita.engine.engine import EngineOptions
 from partita.measure.calibrate.machine import Machine
 from partita.measure.launches import Steps
 from partita.measure.stopwatch import Run
@@ -123,5 +124,6 @@ def programs(machine: Machine, wanted: Sequence[Layered]) -> Iterator[tuple[Laye
         storage = plan_storage(each.model, each.mesh, each.roles, each.roles)
         key = (each.model, storage)
         if key not in stored:
-            stored[key] = Steps(each.model, each.mesh, storage, each.formats, machine.devices)
+            options = EngineOptions(machine.devices, words={})  # nothing of a calibration can be less
+            stored[key] = Steps(each.model, each.mesh, storage, each.formats, options)
         yield each, stored[key].ready(each.roles, each.phase, each.batch, each.tokens)

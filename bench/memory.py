@@ -20,7 +20,7 @@ from typing import Any
 
 from conditions import conditions
 
-_STEPS = 3
+from partita.engine.drafting import Draft
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,9 @@ class Case:
     chunk: int | None = None
     n: int = 1
     max_tokens: int = 64
+    steps: int = 3
+    """Tokens of each sample that are written."""
+    draft: Draft = "auto"
     sampling: dict[str, Any] = field(default_factory=dict)
 
 
@@ -50,6 +53,9 @@ CASES = [
     Case("smollm2"),
     Case("smollm2 64 samples", n=64, max_tokens=1000),
     Case("smollm2 64 samples, int8 cache", kv="int8", n=64, max_tokens=1000),
+    Case("smollm2 64 samples, no drafts", n=64, max_tokens=1000, draft="off"),
+    Case("smollm2 64 samples, int8 cache, no drafts", kv="int8", n=64, max_tokens=1000, draft="off"),
+    Case("smollm2, drafts verified", prompt=256, max_tokens=1000, steps=600, draft="ngram"),
     Case("smollm2 64 samples, bf16", dtype="bf16", n=64, max_tokens=1000),
     Case("smollm2 int8", weights="int8"),
     Case("smollm2 8 devices", mesh="x=8"),
@@ -117,14 +123,15 @@ def measured(case: Case) -> dict[str, Any]:
     placement = placement_on(case.mesh, case.layout, case.layout)
     _ = [device.id for device in devices_for(placement.mesh.chips)]
     before = _resident()
-    request = EngineRequest(dtype=case.dtype, weights=case.weights, kv=case.kv, chunk=case.chunk, force=True)
+    formats: dict[str, Any] = {"dtype": case.dtype, "weights": case.weights, "kv": case.kv}
+    request = EngineRequest(**formats, chunk=case.chunk, draft=case.draft, force=True)
     engine = Engine.on(checkpoint, placement, request)
     sampling = Sampling(
         max_tokens=case.max_tokens, n=case.n, temperature=1.0, seed=0, ignore_eos=True, **case.sampling
     )
     parts = dict(engine.memory.needed(checkpoint.quantised, Asked((case.prompt,), (sampling,))))
     pieces = engine.written([[1 + i % 100 for i in range(case.prompt)]], [sampling])
-    for _ in range(_STEPS * case.n):
+    for _ in range(case.steps * case.n):
         next(pieces)
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

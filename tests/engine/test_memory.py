@@ -15,6 +15,7 @@ from tests.engine import asking
 
 from partita.checkpoints.protocol import MemoryCheckpoint, random_parameters
 from partita.engine import free_memory
+from partita.engine.drafting import WIDTH
 from partita.engine.engine import Engine, EngineOptions
 from partita.engine.memory import Asked, AskedLogits, Memory, copy_bytes
 from partita.engine.parameters import place
@@ -48,7 +49,7 @@ def test_a_request_that_is_too_large_is_refused_and_the_next_one_is_served(free:
     usual = Sampling(max_tokens=4, ignore_eos=True)
     expected = engine.complete([[1, 2]], usual)
     free(400_000_000)
-    with pytest.raises(InputError, match=r"weights .* kv .* activations .* of 380 MB free") as error:
+    with pytest.raises(InputError, match=r"weights .* kv .* activations .* of 375 MB free") as error:
         engine.complete([[1, 2]], Sampling(max_tokens=8000, n=1024, temperature=1))
     assert error.value.field == "memory"
     assert "\n" not in str(error.value)
@@ -69,9 +70,36 @@ def test_the_changes_that_are_named_fit_and_one_more_does_not(free: Any):
             engine.memory.check(large.at_most(field, most + 1))
 
 
+def test_the_step_of_drafts_is_part_of_the_account():
+    """Its logits of every token it reads, and its program, where drafts are on; a token's alone where not."""
+    asked = Asked((2,), (Sampling(max_tokens=600, n=64),))
+    drafting, plain = (
+        dict(load(checkpoint=MemoryCheckpoint, draft=draft).memory.needed((), asked))
+        for draft in ("auto", "off")
+    )
+    more = 4 * 64 * (WIDTH - 1) * WIDE.vocabulary
+    assert drafting["activations"] >= plain["activations"] + more
+    assert plain["programs"] < drafting["programs"] < 1.5 * plain["programs"]
+    assert (drafting["weights"], drafting["kv"]) == (plain["weights"], plain["kv"])
+
+
+@pytest.mark.parametrize("beyond", [1708 / 1621, 1822 / 1742])
+def test_what_is_left_alone_covers_what_was_measured_beyond_the_account(beyond: float, free: Any):
+    """Of all that fits by the account, what it takes at most is free. Of 64 samples with an int8 cache, in
+    an earlier version and in this one (docs/speed.md)."""
+    memory = asking.engine().memory
+    asked = Asked((2,), (Sampling(max_tokens=2000, n=64, temperature=1),))
+    needed = sum(memory.needed((), asked).values())
+    free(int(needed * beyond) - 1)
+    with pytest.raises(InputError, match="memory"):
+        memory.check(asked)
+    free(2 * needed)
+    memory.check(asked)
+
+
 def test_fewer_prompts_at_once(free: Any):
     engine = asking.engine()
-    free(130_000_000)
+    free(180_000_000)
     with pytest.raises(InputError, match=r"fits: max_tokens=\d+ or prompts in batches of \d+; force"):
         engine.complete([[1, 2]] * 64, Sampling(max_tokens=3000))
 

@@ -9,7 +9,7 @@ import pytest
 
 from partita.errors import InputError
 from partita.planner.chips import parse_clusters
-from partita.planner.disaggregation import DisaggregatedPlan, plan_disaggregated
+from partita.planner.disaggregation import DisaggregatedPlan, plan_disaggregated, warnings
 from partita.planner.pair import Basis
 from partita.planner.request import PlanRequest
 from partita.specs import Cluster, Formats, Workload, catalogue_model
@@ -206,3 +206,47 @@ def test_two_pools_need_a_unit_each():
         plan_disaggregated(request(), TPU, 1)
     with pytest.raises(InputError, match="no prefill unit of these chips fits the model"):
         plan_disaggregated(request("palm-540b"), TPU, 8)
+
+
+# -- what is given, and what is said -------------------------------------------------------------------------
+
+
+def test_a_batch_and_a_prefill_batch_that_are_given_are_those_of_the_pools():
+    pools = plan_disaggregated(request(workload={"batch": 24, "prefill_batch": 3}), TPU, 16)
+    assert (pools.decode.prediction.batch, pools.prefill.prediction.batch) == (24, 3)
+    free = plan_disaggregated(request(), TPU, 16)
+    assert free.chip_seconds_per_output_token < pools.chip_seconds_per_output_token
+
+
+def test_the_wait_for_a_prefill_batch_is_said_and_limited():
+    short = {"prompt": 16}  # so that prompts are read together
+    rate = 0.2 * plan_disaggregated(request(workload=short), TPU, 16).prompts_per_second
+    free = plan_disaggregated(request(workload=short, rate=rate), TPU, 16)
+    size, units = free.prefill.prediction.batch, free.prefill_units
+    assert size > 1
+    wait = (size - 1) * units / rate
+    assert free.fill_seconds(rate) == pytest.approx(wait)
+    (said,) = warnings(free, request(workload=short, rate=rate))
+    assert said.endswith(f"prefill batch of {size} waits {format_seconds(wait)} for the last")
+    limit = free.ttft_seconds + 0.5 * wait
+    kept = plan_disaggregated(request(workload=short, rate=rate, max_ttft=limit), TPU, 16)
+    assert kept.ttft_seconds + kept.fill_seconds(rate) <= limit
+    assert kept.prompts_per_second >= rate
+    assert kept.prefill.prediction.batch < size
+
+
+def test_limits_that_the_pools_estimates_break_are_said_at_their_table():
+    free = plan_disaggregated(request("llama-3-8b"), H100, 8)
+    prefill, decode = free.prefill.prediction, free.decode.prediction
+    assert prefill.estimate is not None
+    assert decode.estimate is not None
+    limits: dict[str, Any] = {
+        "max_ttft": 0.5 * (prefill.total_seconds + prefill.estimate.total_seconds),
+        "max_tpot": 0.5 * (decode.step_seconds + decode.estimate.step_seconds),
+    }
+    said = warnings(free, request("llama-3-8b", **limits))
+    assert [text.partition(":")[0] for text in said] == ["prefill pool", "decode pool"]
+    assert all("which the bound meets; --by estimate" in text for text in said)
+    assert warnings(free, request("llama-3-8b")) == []
+    by_estimate = plan_disaggregated(request("llama-3-8b", basis="estimate"), H100, 8)
+    assert warnings(by_estimate, request("llama-3-8b", basis="estimate")) == []

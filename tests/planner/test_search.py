@@ -239,3 +239,20 @@ def test_context_is_the_longest_that_any_batch_of_one_has():
     for context in (longest, int(longest * (1 + 2 * ALIKE))):  # a simpler layout may have a little less
         sized = changed(asked, workload=asked.workload.resized(context=context))
         assert bool(best_pairs(price(sized), 1)) == (context == longest)
+
+
+def test_at_a_rate_the_first_prompt_of_a_batch_waits_for_the_last():
+    """64 prompts at 5 a second come within 63 / 5 seconds."""
+    asked = case(
+        "llama-3-8b", "h100:1x2", batches=(64,), prefill_batches=(1, 8, 64), objective="cost", rate=5.0
+    )
+    free = best_of([asked]).chosen
+    assert free.prefill.batch == 64
+    assert free.fill_seconds(5.0) == pytest.approx(12.6)
+    kept = best_of([changed(asked, max_ttft=2.0)]).chosen
+    assert kept.prefill.batch == 8  # 7 / 5 seconds
+    assert kept.ttft_seconds + 7 / 5 <= 2.0
+    assert free.ttft_seconds < 2.0
+    with pytest.raises(InputError, match="no layout meets this limit: the fastest prefill") as caught:
+        best_of([replace(changed(asked, max_ttft=2.0), prefill_batches=(64,))])
+    assert caught.value.field == "max_ttft"

@@ -4,16 +4,24 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.planner.drawn import a_case as a_drawn_case
 from tests.planner.drawn import changed, one_case
+from tests.planner.pairs import pair_of
 from tests.planner.settings import setting
 
 import partita
-from partita.planner import Case, Objective, Plan, PlanRequest, best_of, best_plan, make_plan
+from partita.cost.prediction import predict
+from partita.planner import Case, Objective, Pair, Plan, PlanRequest, best_of, best_plan, make_plan
 from partita.planner.chips import parse_clusters
 from partita.planner.pair import Basis, step_seconds, total_seconds
 from partita.planner.search import keeps_limits
 from partita.planner.serving import server
+from partita.planner.why import reasons
+from partita.sharding.layout import plan_storage
+from partita.sharding.mesh import Mesh
+from partita.sharding.roles import parse_roles
 from partita.specs import Formats, Workload, catalogue_model, format_range, format_seconds, parse_cluster
+from partita.specs.units import format_bytes
 
 WHY = "ranked by the bound: profile tpu-v4 was not fitted to layouts side by side"
 GIVEN = setting("palm-8b", "tpu-v4:2x2x2", prompt=512, output=16, batch=32)
@@ -146,3 +154,48 @@ def test_of_clusters_with_and_without_a_profile_that_of_the_first_is_named():
     clusters = (bare, parse_clusters("tpu-v4:2x2x2")[0])
     request = replace(a_case().request, clusters=clusters)
     assert [reason.startswith(WHY) for reason in why(best_plan(request))] == [True]
+
+
+# -- why a layout that is faster in a phase alone was not chosen -------------------------------------------
+
+
+def rejected(chosen: Pair, rival: Pair, case: Case | None = None) -> str:
+    """What is said of the rival's decode."""
+    said = list(reasons("cost", chosen, [rival], case))
+    return next(line for line in said if line.startswith(f"decode: {rival.decode.layout.roles} "))
+
+
+def test_a_layout_that_is_faster_alone_says_what_it_costs_beside_the_other_phase():
+    """Beside the chosen prefill, on the storage of both, its decode makes the plan dearer by what is said."""
+    plan = best_of([a_drawn_case(81)], top=1)
+    line = next(reason for reason in plan.reasons if "faster" in reason)
+    here, mesh = plan.decode.setting, plan.decode.setting.mesh
+    decode = parse_roles("ws1d", "heads", mesh.axes)
+    storage = plan_storage(here.model, mesh, decode, plan.prefill.layout.roles)
+    prefill = predict(here, "prefill", plan.prefill.layout.roles, storage)
+    other = Pair(prefill, predict(here, "decode", decode, storage))
+    assert other.decode.step_seconds < plan.decode.step_seconds
+    ratio = other.score("cost") / plan.chosen.score("cost")
+    assert ratio > 2
+    moved = format_seconds(other.reshard_seconds - plan.chosen.reshard_seconds)
+    assert f"the plan's cost is {ratio:,.3g} times as much" in line
+    assert line.endswith(f"of which moving caches is {moved} more a prefill")
+
+
+def test_a_layout_that_is_faster_alone_may_not_fit_beside_the_other_phase_or_break_a_limit():
+    given = replace(GIVEN, mesh=Mesh.of((2, 2, 2)))
+    chosen, rival = pair_of(given, "wg-xyz/batch"), pair_of(given, "wg-xyz/batch", "ws2d/batch")
+    assert rival.decode.step_seconds < chosen.decode.step_seconds
+    held = rival.fullest[1].total
+    chip = given.cluster.chip.model_copy(update={"hbm_bytes": int(held) - 1})
+    small = replace(given, cluster=given.cluster.model_copy(update={"chip": chip}))
+    chosen_there, rival_there = chosen.priced_in(small), rival.priced_in(small)
+    assert rival_there.prefill.fits
+    assert rival_there.decode.fits
+    assert not rival_there.fits
+    text = f", but with prefill in wg-xyz/batch a chip would hold {format_bytes(float(held))} of "
+    assert text in rejected(chosen_there, rival_there)
+    request = PlanRequest.of(given, "cost")
+    (case,) = replace(request, max_ttft=0.5 * rival.ttft_seconds).cases()
+    assert rejected(chosen, rival, case).endswith("a limit is not kept")
+    assert rejected(chosen, rival).endswith("is the same, and the chosen layout is simpler")

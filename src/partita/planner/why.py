@@ -86,7 +86,8 @@ def _rejected(objective: Objective, chosen: Pair, rival: Pair, phase: Phase, cas
     before, after = chosen.score(objective), rival.score(objective)
     if after <= before:
         return f", but {beside} the plan's {objective} is the same, and the chosen layout is simpler"
-    worse = f"{(after - before) / abs(before):.1%} worse"
+    many = before > 0 and after >= 2 * before
+    worse = f"{after / before:,.3g} times as much" if many else f"{(after - before) / abs(before):.1%} worse"
     moving = rival.reshard_seconds - chosen.reshard_seconds
     moved = f", of which moving caches is {_ms(moving)} more a prefill" if moving > 0 else ""
     return f", but {beside} the plan's {objective} is {worse}{moved}"

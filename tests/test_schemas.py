@@ -17,7 +17,7 @@ from partita.specs import Formats, Workload
 
 
 def test_the_published_schemas_are_these():
-    assert NAMES == ("calibration-1", "clock-1", "plan-1", "prediction-1", "simulation-1")
+    assert NAMES == ("calibration-1", "clock-1", "load-1", "plan-1", "prediction-1", "simulation-1")
 
 
 def written(value: Any) -> Any:

@@ -30,6 +30,7 @@ _COMMANDS = {
     "generate": "generate:command",
     "serve": "serve:command",
     "batch": "batch:command",
+    "bench": "bench:command",
     "quantize": "quantize:command",
     "quality": "quality:command",
     "calibrate": "calibrate:command",

@@ -35,11 +35,12 @@ from partita.errors import InputError, NotFiniteError
 from partita.planner.run_memory import StepShape
 from partita.program.ops import NO_TOKEN
 from partita.program.positions import by_length
-from partita.scheduler import Capacity, Policy, Read, Request, Scheduler, Step
+from partita.scheduler import Capacity, Read, Request, Scheduler, Step
 from partita.scheduler import Sequence as Written
 from partita.server.generation import Busy, Failed, Generation, Stopping, Tell, TimedOut
 from partita.server.grammar import Grammar
 from partita.server.metrics import Metrics
+from partita.server.policy import own_policy
 from partita.specs.sampling import Sampling
 
 
@@ -67,14 +68,7 @@ class EngineLoop:
         self.context = engine.shapes.tokens
         """Tokens, prompt and output, that a request may have."""
         chunk = self.reading.widths[-1]
-        self.policy = Policy(
-            name="decode-first",
-            budget=self.decoding.count + chunk,
-            fused=False,
-            chunk=chunk,
-            quantum=chunk,
-            readers=1,
-        )
+        self.policy = own_policy(self.decoding.count, chunk)
         self.capacity = Capacity(slots=self.decoding.count, tokens=self.context)
         kept = self.decoding.count if limits.prefixes is None else limits.prefixes
         if any(by_length(engine.model, local) for local in (False, True)):

@@ -78,8 +78,8 @@ class Result:
 
     def percentiles(self) -> dict[str, dict[str, float] | None]:
         """Of each time its mean and percentiles; None where there is none, with outputs of one token."""
-        found = {name: _percentiles(getattr(self, name), None) for name in ("ttft", "tpot", "e2e")}
-        return {**found, "itl": _percentiles(*self.itl)}
+        found = {name: percentiles_of(getattr(self, name)) for name in ("ttft", "tpot", "e2e")}
+        return {**found, "itl": percentiles_of(*self.itl)}
 
     @property
     def requests_per_second(self) -> float:
@@ -137,7 +137,8 @@ class Result:
         }
 
 
-def _percentiles(values: Floats, weight: Floats | None) -> dict[str, float] | None:
+def percentiles_of(values: Floats, weight: Floats | None = None) -> dict[str, float] | None:
+    """Mean and percentiles, `p50` and so on, of values that count as their weights say; None without any."""
     if not len(values):
         return None
     weight = np.ones(len(values)) if weight is None else weight

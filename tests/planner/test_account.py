@@ -175,7 +175,7 @@ def planned(case: Case) -> Plan | None:
         return None
 
 
-@settings(FEW, max_examples=many(30))
+@settings(FEW, max_examples=many(15))
 @given(SEEDS, st.sampled_from([1.0, 0.9, 0.7, 0.5]))
 def test_no_more_is_alive_in_a_simulation_than_the_plan_accounts_for(seed: int, spare: float):
     case = drawn_case(seed)
@@ -190,7 +190,7 @@ def test_no_more_is_alive_in_a_simulation_than_the_plan_accounts_for(seed: int, 
 # -- nothing that fits is refused ---------------------------------------------------------------------------
 
 
-@settings(FEW, max_examples=many(12))
+@settings(FEW, max_examples=many(6))
 @given(SEEDS, st.sampled_from([0.9, 0.6, 0.4, 0.2]))
 def test_what_is_refused_fits_at_no_size_that_is_left_open(seed: int, spare: float):
     """Every prefill batch and chunk there is, in every pair of rows, priced as they would run."""
@@ -256,7 +256,7 @@ def _options(flags: str) -> dict[str, str]:
     }
 
 
-@settings(FEW, max_examples=many(15))
+@settings(FEW, max_examples=many(8))
 @given(SEEDS, st.sampled_from([0.9, 0.6, 0.3]))
 def test_every_change_that_a_refusal_offers_fits_when_it_is_made(seed: int, spare: float):
     case = drawn_case(seed)

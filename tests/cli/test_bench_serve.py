@@ -9,17 +9,15 @@ import pytest
 from tests.cli.conftest import Partita
 from tests.schemas import json_schema, undocumented, validator
 from tests.server.listening import listening
-from tests.server.serving import quiet, small_engine, started
+from tests.server.serving import quiet, served
 
 from partita.server.service import Service
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    loop = started(small_engine())
-    yield Service(loop, "tiny")
-    loop.stop()
-    assert loop.join(60)
+    with served() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.engine.asking import MODEL
 from tests.server.listening import listening
-from tests.server.serving import quiet, small_engine, started
+from tests.server.serving import quiet, served
 
 from partita.errors import InputError
 from partita.measure.load_test import Measured, Sent, Target, run_load
@@ -23,10 +23,8 @@ from partita.specs.traffic import Traffic, parse_lengths
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    loop = started(small_engine(), Queue(queue=3))
-    yield Service(loop, "tiny")
-    loop.stop()
-    assert loop.join(60)
+    with served(Queue(queue=3)) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

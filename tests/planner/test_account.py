@@ -175,6 +175,15 @@ def planned(case: Case) -> Plan | None:
         return None
 
 
+def too_tight(seed: int, spare: float) -> Case | None:
+    """A case that has a plan, with so little memory that it has none; None where it still has one."""
+    case = drawn_case(seed)
+    plan = planned(case)
+    assert plan is not None
+    case = tight(case, plan, spare)
+    return case if planned(case) is None else None
+
+
 @settings(FEW, max_examples=many(15))
 @given(SEEDS, st.sampled_from([1.0, 0.9, 0.7, 0.5]))
 def test_no_more_is_alive_in_a_simulation_than_the_plan_accounts_for(seed: int, spare: float):
@@ -194,11 +203,8 @@ def test_no_more_is_alive_in_a_simulation_than_the_plan_accounts_for(seed: int, 
 @given(SEEDS, st.sampled_from([0.9, 0.6, 0.4, 0.2]))
 def test_what_is_refused_fits_at_no_size_that_is_left_open(seed: int, spare: float):
     """Every prefill batch and chunk there is, in every pair of rows, priced as they would run."""
-    case = drawn_case(seed)
-    plan = planned(case)
-    assert plan is not None
-    case = tight(case, plan, spare)
-    if planned(case) is not None:
+    case = too_tight(seed, spare)
+    if case is None:
         return
     workload, new = case.workload, case.workload.new_tokens
     prompts = -(-workload.batch // workload.samples)
@@ -259,11 +265,8 @@ def _options(flags: str) -> dict[str, str]:
 @settings(FEW, max_examples=many(8))
 @given(SEEDS, st.sampled_from([0.9, 0.6, 0.3]))
 def test_every_change_that_a_refusal_offers_fits_when_it_is_made(seed: int, spare: float):
-    case = drawn_case(seed)
-    plan = planned(case)
-    assert plan is not None
-    case = tight(case, plan, spare)
-    if planned(case) is not None:
+    case = too_tight(seed, spare)
+    if case is None:
         return
     offered = refusal(case).partition("smallest change that fits: ")[2]
     for flags in offered.split("; or ") if offered else []:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from tests.engine.asking import engine
 
 from partita.engine.engine import Engine, EngineOptions
 from partita.engine.shapes import Capacity
-from partita.engine.stopping import Ending, Piece
+from partita.engine.stopping import Piece
 from partita.server.generation import Generation
 from partita.server.loop import EngineLoop, Limits
+from partita.server.service import Service
 from partita.specs.sampling import Sampling
 
 SLOTS, CONTEXT = 4, 64
@@ -30,6 +33,15 @@ def started(runs: Engine, limits: Limits | None = None) -> EngineLoop:
     return loop
 
 
+@contextmanager
+def served(limits: Limits | None = None) -> Iterator[Service]:
+    """The tiny model as a service while it lasts."""
+    loop = started(small_engine(), limits)
+    yield Service(loop, "tiny")
+    loop.stop()
+    assert loop.join(60)
+
+
 class Asked:
     """A request that was put to a loop: the pieces of its samples, or the error that it ended by."""
 
@@ -37,15 +49,9 @@ class Asked:
         self.loop, self.pieces, self.error = loop, [[] for _ in range(sampling.n)], None
         self._open, self._over = sampling.n, threading.Event()
         self.began = threading.Event()
-        tokenizer = loop.engine.tokenizer
-        assert tokenizer is not None
-
-        def ending() -> Ending:
-            return Ending(
-                sampling, tokenizer.stream(not sampling.skip_special_tokens, ids), loop.engine.eos_ids
-            )
-
-        self.generation: Generation = loop.submit(ids, sampling, ending, self._tell, **more)
+        self.generation: Generation = loop.submit(
+            ids, sampling, partial(loop.engine.ending, ids, sampling), self._tell, **more
+        )
 
     def _tell(self, sample: int, piece: Piece | Exception) -> None:
         self.began.set()

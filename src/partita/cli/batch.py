@@ -44,7 +44,6 @@ def command(
     import asyncio
 
     from partita.server.batch import AnswerFile, Tally, count_lines, run_batch
-    from partita.server.loop import Limits
 
     source, target = Path(requests).expanduser(), Path(out).expanduser()
     lines = count_lines(source)
@@ -72,7 +71,7 @@ def command(
     tally = Tally(len(answers.known), answers.errors, lines)
     try:
         if tally.done < lines:
-            service = serving.service(model, Limits(_QUEUE, None, prefixes))
+            service = serving.service(model, _QUEUE)
             service.loop.start()
             service.loop.wait()
             with progress_bar(remaining=True) as tell:

@@ -12,10 +12,7 @@ from partita.cli import plan_options as p
 from partita.cli import simulate_options as s
 from partita.cli.output import progress_bar, show, show_json
 from partita.errors import InputError
-from partita.planner.pair import parse_basis
-from partita.simulation.result import Limits
 from partita.specs.hardware import MEMORY_UTILIZATION
-from partita.specs.units import parse_duration
 
 if TYPE_CHECKING:
     from partita.simulation.study import Study
@@ -62,10 +59,8 @@ def command(
     prompt: p.Prompt = None,
     output: p.Output = None,
     prefix: p.Prefix = None,
-    max_ttft: Annotated[
-        str | None, typer.Option("--max-ttft", help="Limit of a good request: 300ms.")
-    ] = None,
-    max_tpot: Annotated[str | None, typer.Option("--max-tpot", help="Limit of a good request: 30ms.")] = None,
+    max_ttft: s.MaxTtft = None,
+    max_tpot: s.MaxTpot = None,
     seed: s.Seed = 0,
     against: Annotated[
         str | None,
@@ -102,18 +97,13 @@ def command(
         raise InputError("temperature", temperature, "a number from 0 to 100 is accepted")
     if not 0 < timeout < float("inf"):
         raise InputError("timeout", timeout, "a number above 0 is accepted")
-    limits = Limits(
-        None if max_ttft is None else parse_duration(max_ttft, "max-ttft"),
-        None if max_tpot is None else parse_duration(max_tpot, "max-tpot"),
-    )
+    limits = s.read_limits(max_ttft, max_tpot)
     if requests is None and (rate is not None or clients is not None):
         requests = _REQUESTS
     tokens = p.TokenOptions(prompt, output, prefix, trace, None)
     asked = s.LoadOptions(tokens, rate, arrivals, clients, requests, seed)
     traffic, load = asked.load()
-    skipped = skip
-    if skipped is None:  # clients that all begin at once say nothing of how it goes on
-        skipped = clients if clients is not None and clients < load.requests else 0
+    skipped = asked.skipped(skip, load)
 
     def simulated() -> Study | None:
         """The same load, simulated."""
@@ -128,8 +118,7 @@ def command(
         layouts = (mesh, ffn, attention, prefill_ffn, prefill_attention)
         described = s.ServerOptions(against, on, *layouts, slots, formats, MEMORY_UTILIZATION)
         server = described.server(traffic, load)
-        known = server.setting.cluster.profile is not None
-        basis = parse_basis(by or ("estimate" if known else "bound"))
+        basis = s.read_basis(server, by)
         most = chunk or server.setting.workload.chunk or 256
         policies = [own_policy(server.slots, most)] if policy == _OWN else s.read_policies(policy)
         if len(policies) > 1:

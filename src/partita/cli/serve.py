@@ -77,9 +77,8 @@ def command(
         overlap=overlap,
         force=force,
     )
-    from partita.server.loop import Limits
     from partita.server.run import serve
 
-    service = serving.service(model, Limits(max_queue, max_seconds, prefixes), name)
+    service = serving.service(model, max_queue, max_seconds, name)
     stopping.release()
     serve(service, host, port, keys, max_body, lambda address: show_note(f"ready at {address}"))

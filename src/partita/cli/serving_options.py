@@ -15,7 +15,6 @@ from partita.errors import InputError
 from partita.program.options import RunOptions, overlap_of
 
 if TYPE_CHECKING:
-    from partita.server.loop import Limits
     from partita.server.service import Service
 
 Slots = Annotated[int, typer.Option("--slots", help="Sequences that are decoded together.")]
@@ -56,8 +55,11 @@ class Serving:
         if self.prefixes is not None:
             at_least("prefixes", self.prefixes, 0)
 
-    def service(self, model: str, limits: Limits, name: str | None = None) -> Service:
-        """Loads the model; says on standard error what it is served with. Raises InputError."""
+    def service(
+        self, model: str, queue: int, seconds: float | None = None, name: str | None = None
+    ) -> Service:
+        """Loads the model; says on standard error what it is served with. `queue` and `seconds` are as
+        `Limits` has them. Raises InputError."""
         run_options = RunOptions(overlap_of(self.overlap))
         run = o.read_placement(
             self.plan,
@@ -70,7 +72,7 @@ class Serving:
         )
         from partita.checkpoints.open import open_checkpoint
         from partita.engine.engine import Engine
-        from partita.server.loop import EngineLoop
+        from partita.server.loop import EngineLoop, Limits
         from partita.server.service import Service
 
         checkpoint = open_checkpoint(model)
@@ -94,7 +96,7 @@ class Serving:
         )
         with progress_bar() as show:
             engine = Engine.on(checkpoint, run, request, lambda done, of: show("placing weights", done, of))
-        loop = EngineLoop(engine, limits)
+        loop = EngineLoop(engine, Limits(queue, seconds, self.prefixes))
         found = Service(loop, name or checkpoint.model.name, checkpoint.sampling, _figures(run))
         size = f"{loop.capacity.slots} slots of {loop.context} tokens on {run.mesh}"
         show_note(f"{found.name}: {size}; compiling the steps")

@@ -11,6 +11,7 @@ from partita.cli import options as o
 from partita.cli.plan_options import TokenOptions
 from partita.cost.setting import Setting
 from partita.errors import InputError
+from partita.planner.pair import parse_basis
 from partita.planner.plan import best_plan
 from partita.planner.request import PlanRequest
 from partita.planner.saved import load_plan
@@ -18,12 +19,14 @@ from partita.scheduler import POLICIES, Policy, parse_policy
 from partita.sharding.mesh import Mesh, parse_mesh
 from partita.sharding.roles import Roles, parse_roles
 from partita.simulation.load import Load, closed_loop, drawn, open_loop, replay
+from partita.simulation.prices import Basis
+from partita.simulation.result import Limits
 from partita.simulation.server import Server
 from partita.specs.cluster import parse_cluster
 from partita.specs.formats import Formats
 from partita.specs.trace import read_arrivals
 from partita.specs.traffic import Traffic
-from partita.specs.units import parse_rate
+from partita.specs.units import parse_duration, parse_rate
 from partita.specs.workload import Workload
 
 Text = str | None
@@ -73,6 +76,8 @@ By = Annotated[
         help="Times of steps. Default: the estimate where there is a profile.",
     ),
 ]
+MaxTtft = Annotated[Text, typer.Option("--max-ttft", help="Limit of a good request: 300ms.")]
+MaxTpot = Annotated[Text, typer.Option("--max-tpot", help="Limit of a good request: 30ms.")]
 FfnText = Annotated[Text, typer.Option("--ffn", help=f"{o.FFN_HELP} Default: the planner's choice.")]
 AttentionText = Annotated[Text, typer.Option("--attention", help=o.ATTENTION_HELP)]
 
@@ -113,6 +118,12 @@ class LoadOptions:
             means = self.tokens.means(None)
             found = Traffic.of(means["prompt"], means["output"], means["prefix"])
         return found, None
+
+    def skipped(self, skip: int | None, load: Load) -> int:
+        """First requests that do not count: clients that all begin at once say nothing of how it goes on."""
+        if skip is not None:
+            return skip
+        return self.clients if self.clients is not None and self.clients < load.requests else 0
 
     def as_json(self, load: Load) -> dict:
         """What came, in the JSON of a simulation."""
@@ -202,6 +213,21 @@ class ServerOptions:
         decode = parse_roles(ffn, attention, axes)
         prefill = parse_roles(self.prefill_ffn or ffn, self.prefill_attention or attention, axes)
         return setting, prefill, decode
+
+
+def read_limits(max_ttft: Text, max_tpot: Text) -> Limits:
+    """Raises InputError naming the option."""
+    return Limits(
+        None if max_ttft is None else parse_duration(max_ttft, "max-ttft"),
+        None if max_tpot is None else parse_duration(max_tpot, "max-tpot"),
+    )
+
+
+def read_basis(server: Server, by: Text) -> Basis:
+    """As asked, else the estimate where there is a profile: no layouts are ranked by it."""
+    if by is not None:
+        return parse_basis(by)
+    return "bound" if server.setting.cluster.profile is None else "estimate"
 
 
 def read_policies(text: str) -> list[Policy]:

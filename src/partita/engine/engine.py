@@ -272,7 +272,7 @@ class Engine:
         logits = [found[row, : len(ids), : self.model.vocabulary] for row, ids in enumerate(prompts)]
         for number, each in enumerate(logits):
             if (bad := np.flatnonzero(~np.isfinite(each).all(axis=1))).size:
-                raise self._not_finite(prompts, number, upto=bad[0] + 1)
+                raise self.not_finite(prompts, number, upto=bad[0] + 1)
         return logits
 
     def warm(self) -> None:
@@ -373,8 +373,12 @@ class Engine:
         """
         sized = zip(prompts, requests, strict=True)
         requests = [fitted(self.model, len(ids), request) for ids, request in sized]
-        read, ending = partial(self.read, prompts, requests), partial(self._ending, prompts, requests)
-        pieces = run(requests, read, ending, partial(self._not_finite, prompts), self._drafter)
+        read = partial(self.read, prompts, requests)
+
+        def ending(number: int) -> Ending:
+            return self.ending(prompts[number], requests[number])
+
+        pieces = run(requests, read, ending, partial(self.not_finite, prompts), self._drafter)
         while True:
             with InOneLine():
                 one = next(pieces, None)
@@ -392,7 +396,7 @@ class Engine:
         on = slots.layout, self.mesh, self.formats, self.chip or chip("xeon-8480")
         return Drafter(self.draft, slots.width, Pace(step_ratio(self.model, *on, shape)))
 
-    def _not_finite(
+    def not_finite(
         self,
         prompts: Sequence[Sequence[int]],
         number: int,
@@ -408,11 +412,10 @@ class Engine:
         of = f"prompt {number + 1} of {len(prompts)}: " if len(prompts) > 1 else ""
         return NotFiniteError(self.model.name, f"{of}{what} became infinite {where or ''}".rstrip())
 
-    def _ending(self, prompts: Sequence[Sequence[int]], requests: Sequence[Sampling], number: int) -> Ending:
-        """Where the text of request `number` is written to, which goes on from its prompt's."""
-        request = requests[number]
+    def ending(self, prompt: Sequence[int], request: Sampling) -> Ending:
+        """Where the text of a sample of a request is written to, which goes on from its prompt's."""
         show = not request.skip_special_tokens
-        words = Numbers() if self.tokenizer is None else self.tokenizer.stream(show, prompts[number])
+        words = Numbers() if self.tokenizer is None else self.tokenizer.stream(show, prompt)
         return Ending(request, words, self.eos_ids)
 
     def generate(

@@ -18,9 +18,9 @@ from typing import Any, Literal
 import httpx
 import numpy as np
 
-from partita.errors import InputError
+from partita.errors import InputError, one_line
 from partita.simulation.load import Load
-from partita.simulation.result import Floats, Limits, percentiles_of
+from partita.simulation.result import Floats, Limits, percentiles_of, tpot_of
 
 SCHEMA = "partita.load/1"
 Api = Literal["completions", "chat"]
@@ -129,8 +129,7 @@ class Measured:
     @cached_property
     def tpot(self) -> Floats:
         """Of the requests that wrote more than one token."""
-        more = self.output > 1
-        return (self.e2e - self.ttft)[more] / (self.output[more] - 1)
+        return tpot_of(self.ttft, self.e2e, self.output)
 
     def percentiles(self) -> dict[str, dict[str, float] | None]:
         """Of each time its mean and percentiles; None where there is none. `late`: from when a request was
@@ -142,14 +141,7 @@ class Measured:
 
     def good_share(self, limits: Limits) -> float:
         """Share of all requests that were answered within the limits."""
-        within = np.ones(len(self.good), bool)
-        if limits.ttft is not None:
-            within &= self.ttft <= limits.ttft
-        if limits.tpot is not None:
-            between = np.zeros(len(self.good))
-            between[self.output > 1] = self.tpot
-            within &= between <= limits.tpot
-        return float(within.sum()) / len(self.sent)
+        return float(limits.kept(self.ttft, self.tpot, self.output).sum()) / len(self.sent)
 
     def as_json(self, limits: Limits) -> dict[str, Any]:
         """What is measured, in what `bench --json` prints; its keys are stable."""
@@ -203,8 +195,7 @@ def run_load(
 
     Raises InputError (field "skip") where none would count, and (field "url") where not one was answered.
     """
-    if not 0 <= skip < load.requests:
-        raise InputError("skip", skip, f"0 to {load.requests - 1:,} of the requests are accepted")
+    load.check_skip(skip)
     sent = asyncio.run(_Sending(target, load, seed, tell).all())
     counted = tuple(sent[skip:])
     if all(one.error for one in counted):
@@ -307,4 +298,4 @@ def _refusal(status: int, raw: bytes) -> str:
 
 
 def _said(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")[:_ERROR_SHOWN]
+    return one_line(f"{type(error).__name__}: {error}").rstrip(": ")[:_ERROR_SHOWN]

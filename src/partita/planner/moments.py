@@ -22,7 +22,6 @@ import numpy as np
 from partita.cost.number import Number, larger, smaller
 
 Moment = Literal["reading", "moving", "decoding"]
-MOMENTS: tuple[Moment, ...] = ("reading", "moving", "decoding")
 
 
 class Live(NamedTuple):

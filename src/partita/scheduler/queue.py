@@ -95,11 +95,6 @@ class Queue:
     def __len__(self) -> int:
         return self.waiting
 
-    @property
-    def ranks(self) -> int:
-        """Priorities and keys that there have been: with one, whoever comes is last."""
-        return sum(len(level.accounts) for level in self._levels.values())
-
     def account(self, request: Request) -> Account:
         """The account of its key."""
         return self._level(request.priority).account(request.key)

@@ -74,6 +74,7 @@ def create_app(service: Service, api_keys: Sequence[str] = (), most_bytes: int =
     app.add_middleware(BodyLimit, most_bytes=most_bytes)
     app.add_middleware(RequestLog)
     app.state.service = service
+    about = {"id": service.name, "object": "model", "created": 0, "owned_by": "partita"}
     guarded = {"dependencies": [Depends(key_checker(api_keys))], "responses": _ERRORS}
 
     @app.post(
@@ -97,13 +98,12 @@ def create_app(service: Service, api_keys: Sequence[str] = (), most_bytes: int =
 
     @app.get("/v1/models", summary="The model that is served", **guarded)
     async def models() -> dict[str, Any]:
-        about = {"id": service.name, "object": "model", "created": 0, "owned_by": "partita"}
         return {"object": "list", "data": [about | {"max_model_len": service.loop.context}]}
 
     @app.get("/v1/models/{model}", summary="The same by its name", **guarded)
     async def model(model: str) -> dict[str, Any]:
         service.check_model(model)
-        return {"id": service.name, "object": "model", "created": 0, "owned_by": "partita"}
+        return about
 
     @app.post("/tokenize", response_model=TokenIds, summary="The token ids of a text or a chat", **guarded)
     async def tokenize(body: TokenizeBody) -> TokenIds:

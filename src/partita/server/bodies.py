@@ -6,6 +6,7 @@ ranges are checked there; here only the kind of each value.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -44,7 +45,7 @@ class ResponseFormat(Body):
     json_schema: JsonSchema | None = None
 
 
-class GenerateBody(Body):
+class GenerateBody(Body, ABC):
     """Fields of completions and chats alike."""
 
     model: str | None = None
@@ -75,9 +76,9 @@ class GenerateBody(Body):
     def most_tokens(self) -> int | None:
         return self.max_tokens
 
+    @abstractmethod
     def logprobs_asked(self) -> int | None:
         """Alternatives whose log-probabilities are asked for beside each token's; None for none at all."""
-        raise NotImplementedError
 
     @property
     def streams(self) -> bool:
@@ -109,8 +110,9 @@ class GenerateBody(Body):
             logprobs=self.logprobs_asked(),
         )
 
+    @abstractmethod
     def _open_tokens(self, asked: Mapping[str, float], room: int) -> int:
-        raise NotImplementedError
+        """Most tokens where the body leaves them open."""
 
 
 class CompletionBody(GenerateBody):

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from partita.errors import InputError, NotFiniteError
+from partita.errors import InputError, NotFiniteError, one_line
 from partita.server.generation import Busy, Failed, Stopping, TimedOut
 
 _FIELDS = {"context": "max_tokens", "prompt-ids": "prompt"}
@@ -64,7 +64,7 @@ def api_error(error: Exception) -> ApiError:
     if isinstance(error, InputError):
         param = _FIELDS.get(error.field, error.field)
         code = "context_length_exceeded" if error.field == "context" else None
-        return ApiError(400, " ".join(str(error).split()), param, code)
+        return ApiError(400, one_line(error), param, code)
     if isinstance(error, Busy):
         return ApiError(429, str(error), code="queue_full", headers={"Retry-After": str(error.seconds)})
     if isinstance(error, Stopping):
@@ -72,9 +72,8 @@ def api_error(error: Exception) -> ApiError:
     if isinstance(error, TimedOut):
         return ApiError(408, str(error), code="timeout")
     if isinstance(error, NotFiniteError | Failed):
-        return ApiError(500, " ".join(str(error).split()))
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return ApiError(500, f"internal error: {text}")
+        return ApiError(500, one_line(error))
+    return ApiError(500, f"internal error: {one_line(f'{type(error).__name__}: {error}')}")
 
 
 def invalid_body(errors: Sequence[Any]) -> ApiError:

@@ -15,7 +15,7 @@ import llguidance
 import numpy as np
 
 from partita.checkpoints.tokenizer import Tokenizer
-from partita.errors import InputError
+from partita.errors import InputError, one_line
 from partita.server.forms import Form
 
 _LIMITS = llguidance.LLParserLimits(verbose_errors=False)
@@ -95,4 +95,4 @@ class Grammars:
 
 
 def _short(text: str) -> str:
-    return " ".join(text.split())[:_SHOWN]
+    return one_line(text)[:_SHOWN]

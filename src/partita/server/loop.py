@@ -11,7 +11,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -26,12 +26,11 @@ from partita.engine.ahead import Compiling, serving_jobs
 from partita.engine.engine import Engine
 from partita.engine.generation import likely_of
 from partita.engine.memory import Asked, AskedStep
-from partita.engine.not_finite import first_not_finite
-from partita.engine.prefixes import Prefixes
+from partita.engine.prefixes import Prefix, Prefixes
 from partita.engine.requests import Sample
 from partita.engine.slots import Place, Slots, Tokens
 from partita.engine.stopping import Ending
-from partita.errors import InputError, NotFiniteError
+from partita.errors import InputError, one_line
 from partita.planner.run_memory import StepShape
 from partita.program.ops import NO_TOKEN
 from partita.program.positions import by_length
@@ -102,6 +101,7 @@ class EngineLoop:
         self.slots = Slots(self.engine.programs, self.engine.parameters, self.decoding)
         self.scheduler = Scheduler(self.capacity, self.policy)
         self.prefixes.clear()
+        self._prefix: Prefix | None = None  # what the request that may be begun next begins with
         self.running: dict[Request, Generation] = {}
 
     # -- from other threads ---------------------------------------------------------------------------------
@@ -237,9 +237,7 @@ class EngineLoop:
             generation = self.running[request]
             generation.tell(-1, TimedOut())
             self._end(generation, "abort")
-        head = self.scheduler.queue.head(self.scheduler.decoded)
-        if head is not None and not head.preemptions:
-            head.prefix = self.prefixes.match(self.running[head].ids)[1]
+        self._find_prefix()
         step = self.scheduler.schedule(now)
         if not step:
             return
@@ -254,6 +252,16 @@ class EngineLoop:
             if request.state == "ended" and request in self.running:
                 generation = self.running[request]
                 self._end(generation, "error" if generation.failed else "")
+
+    def _find_prefix(self) -> None:
+        """Tells the next request how much of its prompt is kept, where it may be begun: prompts are read one
+        at a time."""
+        scheduler = self.scheduler
+        if scheduler.reading or scheduler.memory.used_slots == self.capacity.slots:
+            return
+        head = scheduler.queue.head(scheduler.decoded)
+        if head is not None and not head.preemptions:
+            self._prefix, head.prefix = self.prefixes.match(self.running[head].ids)
 
     def _decode(self, step: Step) -> list[Written]:
         """A token for every running sequence; those that have ended with it."""
@@ -305,8 +313,8 @@ class EngineLoop:
         widths = self.engine.shapes.widths(reading, len(ids) - start)
         prompts = self.slots.begin([ids], reading.layout, reading.rows, widths, reading.room)
         if start:
-            prefix, _ = self.prefixes.match(ids)
-            assert prefix is not None  # nothing came between
+            prefix, self._prefix = self._prefix, None
+            assert prefix is not None  # it was found for this step
             self.prefixes.used(prefix)
             logits = self.engine.programs.last_logits(reading.layout, reading.rows)
             prompts.cache, prompts.logits = self._copied(prefix.cache), self.engine.programs.empty(logits)
@@ -335,27 +343,25 @@ class EngineLoop:
                 if ending.finish is not None:
                     ended.append(sequence)
                     break
-        for sequence in ended:
+        self._free(ended)
+        return ended
+
+    def _free(self, sequences: Iterable[Written]) -> None:
+        """Their slots, of those that have one."""
+        for sequence in sequences:
             if sequence.slot >= 0 and self.slots.samples[sequence.slot] is not None:
                 self.slots.free(sequence.slot)
-        return ended
 
     def _problem(self, generation: Generation, sequence: Written, token: int) -> Exception | None:
         """Why a token is none that its sample can go on with."""
         if generation.failed:
             return None
         if token == NO_TOKEN:
-            return self._not_finite(generation, generation.endings[sequence.sample])
+            written = generation.endings[sequence.sample].tokens
+            return self.engine.not_finite([generation.ids], 0, written)
         if generation.grammar is not None and (error := generation.followers[sequence.sample].error):
             return Failed(f"the form that was asked for could not be followed: {error}")
         return None
-
-    def _not_finite(self, generation: Generation, ending: Ending) -> NotFiniteError:
-        engine = self.engine
-        given = engine.programs, engine.parameters, engine.roles["prefill"]
-        where = first_not_finite(*given, [*generation.ids, *ending.tokens], len(generation.ids))
-        what = "the activations" if where else "the logits over the temperature"
-        return NotFiniteError(engine.model.name, f"{what} became infinite {where or ''}".rstrip())
 
     def _end(self, generation: Generation, reason: str) -> None:
         """A request is over: nothing of it is left in slots, queue or scheduler."""
@@ -365,9 +371,7 @@ class EngineLoop:
         with self._condition:
             if not generation.began:
                 self._waiting -= self._waiting > 0
-        for sequence in request.live:
-            if sequence.slot >= 0 and self.slots.samples[sequence.slot] is not None:
-                self.slots.free(sequence.slot)
+        self._free(request.live)
         if request.state != "ended":
             self.scheduler.cancel(request)
         generation.prompts = None
@@ -375,8 +379,7 @@ class EngineLoop:
 
     def _failed(self, error: Exception) -> None:
         """A step has failed: what was in the slots is lost, and the server goes on with empty ones."""
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        reason = Failed(f"a step failed: {text}")
+        reason = Failed(f"a step failed: {one_line(f'{type(error).__name__}: {error}')}")
         lost = list(self.running.values())
         with self._condition:
             self._waiting -= sum(not generation.began for generation in lost)

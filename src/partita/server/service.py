@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.concurrency import run_in_threadpool
 
 from partita.engine.requests import check_prompts
-from partita.engine.stopping import Ending, Numbers, Piece
+from partita.engine.stopping import Piece
 from partita.errors import InputError
 from partita.server.answers import CachedTokens, Choice, Usage, Writer
 from partita.server.bodies import ChatBody, CompletionBody, GenerateBody
@@ -20,7 +20,6 @@ from partita.server.forms import forced_call, form_of
 from partita.server.generation import Generation
 from partita.server.grammar import Grammar, Grammars
 from partita.server.loop import EngineLoop
-from partita.specs.sampling import Sampling
 
 if TYPE_CHECKING:
     from partita.checkpoints.tokenizer import Tokenizer
@@ -184,7 +183,7 @@ class Service:
         try:
             for number, (ids, sampling) in enumerate(zip(prompts, samplings, strict=True)):
                 tell = partial(self._tell, here, queue, number * samples)
-                ending = partial(self._ending, ids, sampling)
+                ending = partial(self.loop.engine.ending, ids, sampling)
                 whose = key or body.user or ""
                 submitted = self.loop.submit(ids, sampling, ending, tell, body.priority, whose, grammar)
                 found.generations.append(submitted)
@@ -203,11 +202,6 @@ class Service:
     ) -> None:
         if not here.is_closed():
             here.call_soon_threadsafe(queue.put_nowait, (first + max(0, sample), piece))
-
-    def _ending(self, ids: Sequence[int], sampling: Sampling) -> Ending:
-        show = not sampling.skip_special_tokens
-        words = Numbers() if self.tokenizer is None else self.tokenizer.stream(show, ids)
-        return Ending(sampling, words, self.loop.engine.eos_ids)
 
     def writer(self, body: GenerateBody) -> Writer:
         """Writes the answer to a body."""

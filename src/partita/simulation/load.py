@@ -40,6 +40,11 @@ class Load:
         """Positions of the cache that the longest request fills, but for its last token."""
         return int((self.prompt + self.output).max()) - 1
 
+    def check_skip(self, skip: int) -> None:
+        """Raises InputError (field "skip") where no request would count without the first ones."""
+        if not 0 <= skip < self.requests:
+            raise InputError("skip", skip, f"0 to {self.requests - 1:,} of the requests are accepted")
+
 
 def drawn(traffic: Traffic, requests: int, seed: int) -> Load:
     """Requests drawn from traffic by their weights, all at 0 s. Raises InputError (field "requests")."""

@@ -256,12 +256,7 @@ class Prices:
         low, high = 0, self._most
         while high - low > max(1, low // 32):  # 3% is as near as any price is
             middle = (low + high) // 2
-            portions = [(middle, 0)]
-            took = (
-                self.fused(portions, sequences, attended)
-                if fused
-                else self.read(portions) + self.decode(sequences, attended)
-            )
+            took = self.step([(middle, 0)], sequences, attended, fused)
             low, high = (middle, high) if took <= seconds else (low, middle)
         return low
 

@@ -27,6 +27,17 @@ class Limits:
     ttft: float | None = None
     tpot: float | None = None
 
+    def kept(self, ttft: Floats, tpot: Floats, output: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of which requests [n] they are kept; `tpot` as `tpot_of` gives it. One token has none."""
+        found = np.ones(len(ttft), bool)
+        if self.ttft is not None:
+            found &= ttft <= self.ttft
+        if self.tpot is not None:
+            between = np.zeros(len(ttft))
+            between[output > 1] = tpot
+            found &= between <= self.tpot
+        return found
+
 
 @dataclass(frozen=True)
 class Series:
@@ -73,8 +84,7 @@ class Result:
     @cached_property
     def tpot(self) -> Floats:
         """Of the requests that write more than one token."""
-        more = self.output > 1
-        return ((self.e2e - self.ttft)[more]) / (self.output[more] - 1)
+        return tpot_of(self.ttft, self.e2e, self.output)
 
     def percentiles(self) -> dict[str, dict[str, float] | None]:
         """Of each time its mean and percentiles; None where there is none, with outputs of one token."""
@@ -91,14 +101,7 @@ class Result:
 
     def good(self, limits: Limits) -> float:
         """Share of the requests within the limits."""
-        within = np.ones(len(self.ttft), bool)
-        if limits.ttft is not None:
-            within &= self.ttft <= limits.ttft
-        if limits.tpot is not None:
-            between = np.zeros(len(self.ttft))
-            between[self.output > 1] = self.tpot
-            within &= between <= limits.tpot
-        return float(within.mean())
+        return float(limits.kept(self.ttft, self.tpot, self.output).mean())
 
     def summary(self) -> dict[str, Any]:
         """Without limits, and what is over time."""
@@ -135,6 +138,12 @@ class Result:
                 "memory_share": self.series.memory.tolist(),
             },
         }
+
+
+def tpot_of(ttft: Floats, e2e: Floats, output: NDArray[np.int64]) -> Floats:
+    """Seconds between two tokens, the mean of each request that wrote more than one, in their order."""
+    more = output > 1
+    return (e2e - ttft)[more] / (output[more] - 1)
 
 
 def percentiles_of(values: Floats, weight: Floats | None = None) -> dict[str, float] | None:

@@ -12,7 +12,6 @@ from math import ceil, inf
 
 import numpy as np
 
-from partita.errors import InputError
 from partita.scheduler import Capacity, Pace, Policy, Request, Scheduler, Step, Switching
 from partita.simulation.load import Load
 from partita.simulation.prices import Prices
@@ -35,8 +34,7 @@ def simulate(server: Simulated, policy: Policy, load: Load, skip: int = 0) -> Re
     Raises InputError naming the field of a request that the server can never serve, or (field "skip") where
     none would count.
     """
-    if not 0 <= skip < load.requests:
-        raise InputError("skip", skip, f"0 to {load.requests - 1:,} of the requests are accepted")
+    load.check_skip(skip)
     return Simulation(server, policy, load, skip).result()
 
 
